@@ -1,0 +1,63 @@
+"""What others see of us: names of the driver, device classes, attributes, capacities, CDI kind.
+
+Every name here is a promise to users' CEL selectors, DeviceClasses and tools, and equals the name that
+NVIDIA's driver uses where it has one, so that one can take the place of the other.
+"""
+
+from typing import Final
+
+DRIVER_NAME: Final = "gpu.nvidia.com"
+"""Driver name in ResourceSlices, claims and registration; also the domain of unqualified attributes."""
+
+GPU_CLASS: Final = "gpu.nvidia.com"
+MIG_CLASS: Final = "mig.nvidia.com"
+
+CDI_VENDOR: Final = "k8s.gpu.nvidia.com"
+CDI_CLASS: Final = "claim"
+CDI_KIND: Final = f"{CDI_VENDOR}/{CDI_CLASS}"
+
+VISIBLE_DEVICES_VARIABLE: Final = "NVIDIA_VISIBLE_DEVICES"
+"""Set to `void`, so that a legacy runtime hook does not add devices of its own choice."""
+
+DEVICES_VARIABLE: Final = "DRADRIVER_DEVICES"
+"""Variable in the container that lists the UUIDs of its GPUs and MIG devices, comma separated."""
+
+
+class DeviceType:
+    """Values of the attribute `type`."""
+
+    GPU: Final = "gpu"
+    MIG: Final = "mig"
+
+
+class Attribute:
+    """Names of device attributes. Names without a domain belong to the driver's."""
+
+    TYPE: Final = "type"
+    UUID: Final = "uuid"
+    PARENT_UUID: Final = "parentUUID"
+    PROFILE: Final = "profile"
+    PRODUCT_NAME: Final = "productName"
+    BRAND: Final = "brand"
+    ARCHITECTURE: Final = "architecture"
+    CUDA_COMPUTE_CAPABILITY: Final = "cudaComputeCapability"
+    DRIVER_VERSION: Final = "driverVersion"
+    CUDA_DRIVER_VERSION: Final = "cudaDriverVersion"
+    ADDRESSING_MODE: Final = "addressingMode"
+    PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
+    PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
+    NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
+
+
+class Capacity:
+    """Names of device capacities; a counter has the same name in kebab case."""
+
+    MEMORY: Final = "memory"
+    MULTIPROCESSORS: Final = "multiprocessors"
+    COPY_ENGINES: Final = "copyEngines"
+    DECODERS: Final = "decoders"
+    ENCODERS: Final = "encoders"
+    JPEG_ENGINES: Final = "jpegEngines"
+    OFA_ENGINES: Final = "ofaEngines"
+    MEMORY_SLICE: Final = "memorySlice"
+    """Prefix: `memorySlice<i>` is 1 for each memory slice that an existing MIG instance occupies."""

@@ -1,0 +1,1 @@
+"""Generated messages of the kubelet's wire contracts. Sources: proto/; made by `make proto`."""

@@ -1,0 +1,33 @@
+"""resource.k8s.io as plain data, without I/O: devices, counter sets, pools, limits, slices."""
+
+from dradriver.resource.layout import layout
+from dradriver.resource.model import (
+    AttributeValue,
+    CounterConsumption,
+    CounterSet,
+    Device,
+    DeviceGroup,
+    Pool,
+    Slice,
+    Taint,
+    Version,
+)
+from dradriver.resource.validate import InvalidPoolError, validate
+from dradriver.resource.wire import same_content, slice_spec
+
+__all__ = [
+    "AttributeValue",
+    "CounterConsumption",
+    "CounterSet",
+    "Device",
+    "DeviceGroup",
+    "InvalidPoolError",
+    "Pool",
+    "Slice",
+    "Taint",
+    "Version",
+    "layout",
+    "same_content",
+    "slice_spec",
+    "validate",
+]

@@ -1,0 +1,155 @@
+"""The API server's rules for a pool, checked before anything is written.
+
+A slice that the server refuses hides every device in it, so a mistake must be found here, named, and told.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from dradriver.resource import limits
+from dradriver.resource.model import AttributeValue, CounterSet, Device, Slice, Version
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_SEMVER = re.compile(
+    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
+    r"(-(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)(\.(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*))*)?"
+    r"(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?"
+)
+EFFECTS = frozenset({"None", "NoSchedule", "NoExecute"})
+
+
+class InvalidPoolError(ValueError):
+    """Slices that a Kubernetes 1.35+ API server or scheduler would refuse.
+
+    Attributes:
+        problems: one sentence each, with the name of the device or counter set.
+    """
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(self.problems))
+
+
+def validate(slices: Iterable[Slice]) -> None:
+    """Check all slices of one pool.
+
+    Raises:
+        InvalidPoolError: with everything that is wrong, not only the first.
+    """
+    slices = tuple(slices)
+    problems = [problem for part in slices for problem in _slice_problems(part)]
+    problems += _pool_problems(slices)
+    if problems:
+        raise InvalidPoolError(problems)
+
+
+def _pool_problems(slices: tuple[Slice, ...]) -> Iterator[str]:
+    devices = [device for part in slices for device in part.devices]
+    sets = [counter_set for part in slices for counter_set in part.counter_sets]
+    yield from _doubled("device", (device.name for device in devices))
+    yield from _doubled("counter set", (counter_set.name for counter_set in sets))
+    totals = {counter_set.name: counter_set.counters for counter_set in sets}
+    for device in devices:
+        yield from _consumption_problems(device, totals)
+
+
+def _doubled(kind: str, names: Iterable[str]) -> Iterator[str]:
+    for name, count in Counter(names).items():
+        if count > 1:
+            yield f"{kind} {name} appears {count} times in the pool"
+
+
+def _consumption_problems(device: Device, totals: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    for consumption in device.consumes:
+        total = totals.get(consumption.counter_set)
+        if total is None:
+            yield f"device {device.name} consumes from counter set {consumption.counter_set}, which does not exist"
+            continue
+        for counter in consumption.counters.keys() - total.keys():
+            yield f"device {device.name} consumes counter {counter}, which {consumption.counter_set} does not have"
+
+
+def _slice_problems(part: Slice) -> Iterator[str]:
+    if part.devices and part.counter_sets:
+        yield "a slice holds either devices or counter sets, not both"
+    restricted = any(device.taints or device.consumes for device in part.devices)
+    most = limits.DEVICES_PER_SLICE_RESTRICTED if restricted else limits.DEVICES_PER_SLICE
+    yield from _too_many("a slice", "devices", len(part.devices), most)
+    yield from _too_many("a slice", "counter sets", len(part.counter_sets), limits.COUNTER_SETS_PER_SLICE)
+    for counter_set in part.counter_sets:
+        yield from _counter_set_problems(counter_set)
+    for device in part.devices:
+        yield from _device_problems(device)
+
+
+def _too_many(owner: str, what: str, count: int, most: int) -> Iterator[str]:
+    if count > most:
+        yield f"{owner} has {count} {what}, at most {most} are allowed"
+
+
+def _counter_set_problems(counter_set: CounterSet) -> Iterator[str]:
+    owner = f"counter set {counter_set.name}"
+    yield from _label_problems(owner, counter_set.name)
+    yield from _counters_problems(owner, counter_set.counters, limits.COUNTERS_PER_SET)
+
+
+def _counters_problems(owner: str, counters: Mapping[str, int], most: int) -> Iterator[str]:
+    if not counters:
+        yield f"{owner} has no counters"
+    yield from _too_many(owner, "counters", len(counters), most)
+    for name, value in counters.items():
+        yield from _label_problems(f"{owner}, counter {name!r}", name)
+        if value < 0:
+            yield f"{owner}, counter {name} is negative"
+
+
+def _label_problems(owner: str, name: str) -> Iterator[str]:
+    if len(name) > limits.NAME_LENGTH or not _LABEL.fullmatch(name):
+        yield f"{owner}: {name!r} is not a DNS label of at most {limits.NAME_LENGTH} characters"
+
+
+def _device_problems(device: Device) -> Iterator[str]:
+    owner = f"device {device.name}"
+    yield from _label_problems(owner, device.name)
+    entries = len(device.attributes) + len(device.capacity)
+    yield from _too_many(owner, "attributes and capacities", entries, limits.ATTRIBUTES_AND_CAPACITIES_PER_DEVICE)
+    for name in (*device.attributes, *device.capacity):
+        yield from _qualified_name_problems(owner, name)
+    for name, value in device.attributes.items():
+        yield from _value_problems(f"{owner}, attribute {name}", value)
+    yield from _consumes_problems(owner, device)
+    yield from _taints_problems(owner, device)
+
+
+def _qualified_name_problems(owner: str, name: str) -> Iterator[str]:
+    domain, slash, identifier = name.rpartition("/")
+    if len(identifier) > limits.IDENTIFIER_LENGTH or not _IDENTIFIER.fullmatch(identifier):
+        yield f"{owner}: {identifier!r} is not a C identifier of at most {limits.IDENTIFIER_LENGTH} characters"
+    if slash and (len(domain) > limits.DOMAIN_LENGTH or not _SUBDOMAIN.fullmatch(domain)):
+        yield f"{owner}: {domain!r} is not a DNS subdomain of at most {limits.DOMAIN_LENGTH} characters"
+
+
+def _value_problems(owner: str, value: AttributeValue) -> Iterator[str]:
+    if isinstance(value, Version) and not _SEMVER.fullmatch(value.text):
+        yield f"{owner}: {value.text!r} is not a semantic version"
+    text = value.text if isinstance(value, Version) else value
+    if isinstance(text, str) and len(text.encode()) > limits.VALUE_BYTES:
+        yield f"{owner} is longer than {limits.VALUE_BYTES} bytes"
+
+
+def _consumes_problems(owner: str, device: Device) -> Iterator[str]:
+    yield from _too_many(owner, "counter consumptions", len(device.consumes), limits.CONSUMPTIONS_PER_DEVICE)
+    if len({consumption.counter_set for consumption in device.consumes}) < len(device.consumes):
+        yield f"{owner} consumes twice from one counter set"
+    for consumption in device.consumes:
+        yield from _counters_problems(owner, consumption.counters, limits.COUNTERS_PER_CONSUMPTION)
+
+
+def _taints_problems(owner: str, device: Device) -> Iterator[str]:
+    yield from _too_many(owner, "taints", len(device.taints), limits.TAINTS_PER_DEVICE)
+    for taint in device.taints:
+        if taint.effect not in EFFECTS:
+            yield f"{owner}, taint {taint.key}: effect {taint.effect!r} is none of {', '.join(sorted(EFFECTS))}"
