@@ -1,0 +1,183 @@
+"""gRPC on a socket file: the only place where a gRPC server is made, and where its ways are worked around."""
+
+import logging
+import math
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from google.protobuf.message import Message
+
+from dradriver.kubelet.errors import KubeletError, SocketFolderError
+from dradriver.kubelet.paths import check_path
+from dradriver.kubelet.sockets import (
+    SOCKET_MODE,
+    DeadEnd,
+    FileId,
+    file_id,
+    make_way,
+    os_errors,
+    remove_own,
+)
+
+# Both are read when grpc is imported. Its C core writes lines of its own form to stderr, which would
+# break a log of JSON lines; its fork handlers take locks in every child we start.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+import grpc
+
+__all__ = ["DRAIN_SECONDS", "Call", "SocketServer", "grpc", "seconds_left", "unary_service"]
+
+_log = logging.getLogger(__name__)
+
+DRAIN_SECONDS: Final = 45.0
+"""The kubelet's own deadline of a call: nobody waits for an answer any longer."""
+
+Call: TypeAlias = tuple[Callable[[Any, grpc.ServicerContext], Any], type[Message], type[Message]]
+"""What answers a call, and the classes of its request and its response."""
+
+
+def unary_service(name: str, calls: Mapping[str, Call]) -> grpc.GenericRpcHandler:
+    """Serve calls under a service's name, by hand: generated services would tie us to one name."""
+    handlers = {
+        method: grpc.unary_unary_rpc_method_handler(
+            answer, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+        )
+        for method, (answer, request, response) in calls.items()
+    }
+    return grpc.method_handlers_generic_handler(name, handlers)
+
+
+def seconds_left(context: grpc.ServicerContext) -> float:
+    """Seconds until the caller gives up; 45, as the kubelet does, for a caller that sets no deadline."""
+    remaining = context.time_remaining()
+    return DRAIN_SECONDS if remaining is None or math.isinf(remaining) else remaining
+
+
+@dataclass(frozen=True, slots=True)
+class _Listener:
+    """One gRPC server, the file it listens at, and the path that gRPC knows it by."""
+
+    server: grpc.Server
+    file: FileId | None
+    way: DeadEnd
+
+
+class SocketServer:
+    """Services on a socket file that is ours alone, and comes back when someone removes it."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        services: Sequence[grpc.GenericRpcHandler],
+        workers: int,
+        provide_folder: Callable[[Path], None],
+    ) -> None:
+        """Keep what is needed to serve; nothing is opened yet.
+
+        Args:
+            path: absolute path of the socket.
+            services: what is served.
+            workers: calls that are answered at once; threads are made when needed.
+            provide_folder: makes the socket's folder, or insists on it.
+
+        Raises:
+            SocketPathTooLongError: no socket can have this path.
+        """
+        check_path(path)
+        self.path = path
+        self._services = list(services)
+        self._provide_folder = provide_folder
+        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix=path.name)
+        self._lock = threading.Lock()
+        self._listener: _Listener | None = None
+        self._retired: list[_Listener] = []
+
+    @property
+    def serving(self) -> bool:
+        """The socket file exists and is the one this server listens at."""
+        listener = self._listener
+        return listener is not None and file_id(self.path) == listener.file
+
+    def start(self) -> None:
+        """Listen; a leftover of a killed process is replaced.
+
+        Raises:
+            KubeletError: the socket cannot be made; see `dradriver.kubelet.errors`.
+        """
+        with self._lock:
+            if self._listener is None:
+                self._listener = self._listen()
+
+    def ensure(self) -> bool:
+        """Listen again if the socket file has gone; returns whether that was needed.
+
+        Calls that came over the old file are answered still. Does nothing before `start` and after `stop`.
+
+        Raises:
+            KubeletError: as for `start`; call it again later.
+        """
+        with self._lock:
+            if self._listener is None or self.serving:
+                return False
+            _log.warning("socket %s has been removed: listening again", self.path)
+            fresh = self._listen()
+            self._listener.server.stop(DRAIN_SECONDS)
+            self._retired.append(self._listener)
+            self._listener = fresh
+            return True
+
+    def stop(self, grace: float) -> None:
+        """Remove the socket file, then wait for running calls, at most `grace` seconds.
+
+        An open connection without a running call is not waited for. A call that takes longer is cancelled
+        for the caller, but its thread runs on.
+        """
+        with self._lock:
+            listener, self._listener = self._listener, None
+            if listener is not None:
+                remove_own(self.path, listener.file)
+                self._retired.append(listener)
+            stopped = [old.server.stop(grace) for old in self._retired]
+            for old, event in zip(self._retired, stopped, strict=True):
+                event.wait()
+                old.way.close()
+            self._retired.clear()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _listen(self) -> _Listener:
+        self._provide_folder(self.path.parent)
+        make_way(self.path)
+        server = grpc.server(self._pool)
+        server.add_generic_rpc_handlers(self._services)
+        way = DeadEnd(self.path)
+        try:
+            with os_errors(self.path):
+                _bind(server, way.path, self.path)
+                self.path.chmod(SOCKET_MODE)
+                file = file_id(self.path)
+        except KubeletError:
+            way.cut()
+            way.close()
+            raise
+        way.cut()
+        server.start()
+        return _Listener(server, file, way)
+
+
+def _bind(server: grpc.Server, address: str, path: Path) -> None:
+    """Let gRPC bind; where it refuses, ask the operating system again, since gRPC keeps the reason to itself."""
+    try:
+        server.add_insecure_port(f"unix:{address}")
+    except RuntimeError as error:
+        with os_errors(path), socket.socket(socket.AF_UNIX) as again:
+            again.bind(address)
+        path.unlink(missing_ok=True)
+        raise SocketFolderError(f"gRPC cannot listen at {path}: {error}") from error
