@@ -1,7 +1,6 @@
 """gRPC on a socket file: the only place where a gRPC server is made, and where its ways are worked around."""
 
 import logging
-import math
 import os
 import socket
 import threading
@@ -13,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import Message
 
+from dradriver.kubelet._lazy import defer
 from dradriver.kubelet.errors import KubeletError, SocketFolderError
 from dradriver.kubelet.paths import check_path
 from dradriver.kubelet.sockets import (
@@ -30,7 +30,11 @@ from dradriver.kubelet.sockets import (
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-import grpc
+# gRPC imports its asyncio half and protobuf its pure Python twin, which together take as long as all we
+# need of both, and 5 MiB.
+defer("grpc.aio", "google.protobuf.internal.python_message")
+
+import grpc  # noqa: E402 - after its environment
 
 __all__ = ["DRAIN_SECONDS", "Call", "SocketServer", "grpc", "seconds_left", "unary_service"]
 
@@ -38,6 +42,9 @@ _log = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 45.0
 """The kubelet's own deadline of a call: nobody waits for an answer any longer."""
+
+_NEVER_SECONDS: Final = 86_400.0
+_CANCEL_SECONDS: Final = 5.0
 
 Call: TypeAlias = tuple[Callable[[Any, grpc.ServicerContext], Any], type[Message], type[Message]]
 """What answers a call, and the classes of its request and its response."""
@@ -57,7 +64,8 @@ def unary_service(name: str, calls: Mapping[str, Call]) -> grpc.GenericRpcHandle
 def seconds_left(context: grpc.ServicerContext) -> float:
     """Seconds until the caller gives up; 45, as the kubelet does, for a caller that sets no deadline."""
     remaining = context.time_remaining()
-    return DRAIN_SECONDS if remaining is None or math.isinf(remaining) else remaining
+    # gRPC's own "never" is the largest 64-bit number of nanoseconds or seconds, not infinity.
+    return DRAIN_SECONDS if remaining is None or remaining > _NEVER_SECONDS else remaining
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +155,7 @@ class SocketServer:
                 self._retired.append(listener)
             stopped = [old.server.stop(grace) for old in self._retired]
             for old, event in zip(self._retired, stopped, strict=True):
-                event.wait()
+                event.wait(grace + _CANCEL_SECONDS)
                 old.way.close()
             self._retired.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
