@@ -1,0 +1,80 @@
+"""NVML, typed: the only room that knows pynvml.
+
+::
+
+    errors      the tree of what can go wrong, and the one place that makes it from NVML's codes
+    calls       how a call is made: translation, enumerations, raw lists, optional facts
+    session     initialization, and when it is made anew
+    cache       handles and unchanging facts of one session
+    facts, names, sysfs, profiles, instances     what is read and changed
+    access      Nvml, the whole of it for others
+    opening     which library it talks to
+
+`open_nvml` gives an `Nvml`, whose methods take UUIDs and ids and give the data of `dradriver.gpu`. pynvml declares no C
+argument types, so a wrong Python type would reach the driver unchecked: `typings/pynvml.pyi` makes mypy check the calls
+that are used here.
+
+`Nvml` and `open_nvml` are loaded when first asked for: importing pynvml takes longer than all else here, and whoever
+only catches the errors should not wait for it.
+"""
+
+from typing import TYPE_CHECKING
+
+from dradriver.nvml.errors import (
+    DriverMismatch,
+    DriverNotLoaded,
+    DriverUnavailable,
+    GpuLost,
+    InsufficientResources,
+    InUse,
+    InvalidArgument,
+    LibraryMissing,
+    NoPermission,
+    NotFound,
+    NotSupported,
+    NvmlError,
+    ResetRequired,
+    TimedOut,
+    Uninitialized,
+    UnknownError,
+)
+from dradriver.nvml.records import Inventory, Process, UnreadableGpu
+from dradriver.nvml.sysfs import pci_facts
+
+if TYPE_CHECKING:
+    from dradriver.nvml.access import Nvml
+    from dradriver.nvml.opening import open_nvml
+
+__all__ = [
+    "DriverMismatch",
+    "DriverNotLoaded",
+    "DriverUnavailable",
+    "GpuLost",
+    "InUse",
+    "InsufficientResources",
+    "InvalidArgument",
+    "Inventory",
+    "LibraryMissing",
+    "NoPermission",
+    "NotFound",
+    "NotSupported",
+    "Nvml",
+    "NvmlError",
+    "Process",
+    "ResetRequired",
+    "TimedOut",
+    "Uninitialized",
+    "UnknownError",
+    "UnreadableGpu",
+    "open_nvml",
+    "pci_facts",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in {"Nvml", "open_nvml"}:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dradriver.nvml import access, opening  # noqa: PLC0415 -- They import pynvml, see above.
+
+    globals().update(Nvml=access.Nvml, open_nvml=opening.open_nvml)
+    return globals()[name]

@@ -1,0 +1,334 @@
+"""`Nvml`: what the rest of the program knows of NVML."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import pynvml
+
+from dradriver.gpu.model import Gpu, MigInstance, MigMode, MigProfile, Placement
+from dradriver.nvml import instances as mig
+from dradriver.nvml.cache import Cache
+from dradriver.nvml.calls import Device, call
+from dradriver.nvml.errors import (
+    INSUFFICIENT_SIZE,
+    RESET_REQUIRED,
+    NvmlError,
+    ResetRequired,
+    Uninitialized,
+    is_session_gone,
+    translate,
+)
+from dradriver.nvml.facts import read_mig_mode, read_minor
+from dradriver.nvml.names import bus_order
+from dradriver.nvml.records import Inventory, Process, UnreadableGpu
+from dradriver.nvml.session import Session
+
+T = TypeVar("T")
+
+_NO_INSTANCE: Final = 0xFFFFFFFF
+_SIZE_ATTEMPTS: Final = 3
+
+
+class Nvml:
+    """One NVML session; any thread may call it, and no pynvml object leaves it.
+
+    GPUs are named by UUID. Every method raises NvmlError (see `dradriver.nvml.errors`), with the UUID in it. A session
+    that the driver ended is opened anew and the call made again, once; a lost GPU leads to that at most every
+    `LOST_PAUSE` seconds, or at `renew`.
+
+    MIG changes of one GPU must be made one after another; that is the caller's to see to, since he changes more than
+    NVML at a time.
+
+    Args:
+        sys_root: where sysfs is mounted.
+        clock: monotonic seconds.
+
+    Raises:
+        DriverUnavailable: NVML cannot be initialized.
+    """
+
+    def __init__(self, *, sys_root: Path = Path("/sys"), clock: Callable[[], float] = time.monotonic) -> None:
+        self._sys_root = sys_root
+        self._unreadable: tuple[UnreadableGpu, ...] = ()
+        self._session = Session(clock)
+        self._cache = Cache(0, sys_root)
+
+    # --- the session --------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the session; no call may be under way. Once is enough, twice does no harm."""
+        self._session.close()
+
+    def renew(self) -> None:
+        """Drop all handles and initialize anew at the next call: after a GPU reset, or when told of a recovery."""
+        self._session.renew()
+
+    def driver_version(self) -> str:
+        """Give the driver's version as NVML says it, `580.105.08`."""
+        return self._run(lambda _: _driver_version())
+
+    def cuda_driver_version(self) -> tuple[int, int]:
+        """Give the newest CUDA version (major, minor) that the driver supports."""
+        return self._run(lambda _: _cuda_driver_version())
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Read all GPUs, in PCI bus id order; those that cannot be read are left out, see `unreadable`."""
+        return self.inventory().gpus
+
+    def unreadable(self) -> tuple[UnreadableGpu, ...]:
+        """Tell which GPUs the last reading, by whichever thread, left out, and why."""
+        return self._unreadable
+
+    def inventory(self) -> Inventory:
+        """Read all GPUs, and what keeps the others from being read, in one."""
+        inventory = self._run(self._read_all)
+        self._unreadable = inventory.unreadable
+        return inventory
+
+    def mig_mode(self, gpu_uuid: str) -> MigMode | None:
+        """Read MIG mode now and pending; None where the GPU has no MIG."""
+        return self._on(gpu_uuid, lambda _, device: read_mig_mode(device))
+
+    def instances(self, gpu_uuid: str) -> tuple[MigInstance, ...]:
+        """List the GPU's instances, bare ones included, in order of place; none where MIG mode is off."""
+        return self._on(gpu_uuid, _list_instances)
+
+    def processes(self, gpu_uuid: str) -> tuple[Process, ...]:
+        """List the processes that compute on the GPU or on its partitions."""
+        return self._on(gpu_uuid, lambda _, device: _processes(device))
+
+    # --- changing -----------------------------------------------------------------------------
+
+    def set_mig_mode(self, gpu_uuid: str, *, enabled: bool) -> None:
+        """Switch MIG mode, at once; does nothing where it is so already.
+
+        NVML reports success where the switch did not take place, so its activation status and the mode are read
+        afterwards. A pending mode that a failed switch left behind is taken back: a later reset for another reason
+        would bring it into force. The GPU's minor may be another afterwards.
+
+        Raises:
+            InUse: a client or an instance holds the GPU.
+            ResetRequired: the mode would change at the next reset only (Ampere).
+            NotSupported: the GPU has no MIG.
+        """
+        self._on(gpu_uuid, lambda cache, device: _set_mig_mode(cache, device, enabled=enabled))
+
+    def create_gpu_instance(self, gpu_uuid: str, *, profile_id: int, placement: Placement) -> MigInstance:
+        """Make a bare GPU instance at this place.
+
+        Raises:
+            InsufficientResources: the place or an engine is taken, perhaps by this very instance, made before a
+                crash: compare with `instances`.
+            NotSupported: MIG mode is off, or the GPU has no such profile.
+        """
+        return self._on(gpu_uuid, lambda _, device: mig.create_gpu_instance(device, profile_id, placement))
+
+    def create_compute_instance(self, gpu_uuid: str, *, gpu_instance_id: int) -> MigInstance:
+        """Make the compute instance that takes all of a GPU instance; gives it with UUID and real memory.
+
+        Raises:
+            NotFound: no GPU instance has this id.
+            InsufficientResources: it holds a compute instance already.
+            NotSupported: it offers no compute instance of its own size.
+        """
+        return self._on(
+            gpu_uuid,
+            lambda cache, device: mig.create_compute_instance(
+                device, gpu_instance_id, _profiles(cache, device), cache.compute_profiles
+            ),
+        )
+
+    def destroy_compute_instance(self, gpu_uuid: str, *, gpu_instance_id: int, compute_instance_id: int) -> None:
+        """Destroy a compute instance.
+
+        Ids are used again: the caller compares UUIDs (`instances`) before he destroys by an id he wrote down.
+
+        Raises:
+            NotFound: it does not exist, or not any more.
+            NotSupported: MIG mode is off, so nothing exists.
+            InUse: a process runs on it.
+        """
+        self._on(
+            gpu_uuid,
+            lambda _, device: mig.destroy_compute_instance(device, gpu_instance_id, compute_instance_id),
+        )
+
+    def destroy_gpu_instance(self, gpu_uuid: str, *, gpu_instance_id: int) -> None:
+        """Destroy a bare GPU instance.
+
+        Raises:
+            NotFound: it does not exist, or not any more.
+            NotSupported: MIG mode is off, so nothing exists.
+            InUse: it holds a compute instance, or a process still.
+        """
+        self._on(gpu_uuid, lambda _, device: mig.destroy_gpu_instance(device, gpu_instance_id))
+
+    # --- how a call is made -------------------------------------------------------------------
+
+    def _on(self, gpu_uuid: str, operation: Callable[[Cache, Device], T]) -> T:
+        return self._run(lambda cache: operation(cache, cache.find(gpu_uuid)))
+
+    def _run(self, operation: Callable[[Cache], T]) -> T:
+        try:
+            return self._once(operation)
+        except Uninitialized:
+            return self._once(operation)
+
+    def _once(self, operation: Callable[[Cache], T]) -> T:
+        with self._session.use() as generation:
+            return operation(self._cache_of(generation))
+
+    def _cache_of(self, generation: int) -> Cache:
+        if self._cache.generation != generation:
+            self._cache = Cache(generation, self._sys_root)
+        return self._cache
+
+    def _read_all(self, cache: Cache) -> Inventory:
+        versions = _driver_version(), _cuda_driver_version()
+        read = [self._read_one(cache, index, versions) for index in range(call(None, pynvml.nvmlDeviceGetCount))]
+        gpus = [one for one in read if isinstance(one, Gpu)]
+        return Inventory(
+            gpus=tuple(sorted(gpus, key=lambda gpu: bus_order(gpu.pci_bus_id))),
+            unreadable=tuple(one for one in read if isinstance(one, UnreadableGpu)),
+        )
+
+    def _read_one(self, cache: Cache, index: int, versions: tuple[str, tuple[int, int]]) -> Gpu | UnreadableGpu:
+        try:
+            return _gpu(cache, cache.device(index), versions)
+        except NvmlError as error:
+            if is_session_gone(error):
+                raise
+            self._session.note(error)
+            return _unreadable(cache, index, error)
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def _driver_version() -> str:
+    return call(None, pynvml.nvmlSystemGetDriverVersion)
+
+
+def _cuda_driver_version() -> tuple[int, int]:
+    version = call(None, pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    return version // 1000, version % 1000 // 10
+
+
+def _gpu(cache: Cache, device: Device, versions: tuple[str, tuple[int, int]]) -> Gpu:
+    facts = cache.facts(device)
+    memory = cache.memory(device)
+    mode = read_mig_mode(device)
+    profiles = cache.profiles(device, mode, memory) if mode else ()
+    return Gpu(
+        uuid=device.gpu,
+        minor=read_minor(device),
+        pci_bus_id=facts.pci_bus_id,
+        product_name=facts.product_name,
+        brand=facts.brand,
+        architecture=facts.architecture,
+        compute_capability=facts.compute_capability,
+        driver_version=versions[0],
+        cuda_driver_version=versions[1],
+        memory_bytes=memory,
+        mig_mode=mode,
+        mig_needs_reset=mode is not None and not facts.resetless_mig,
+        vgpu_guest=facts.vgpu_guest,
+        profiles=profiles,
+        instances=_instances_in(cache, device, mode, profiles),
+        addressing_mode=facts.addressing_mode,
+        numa_node=facts.numa_node,
+        pcie_root=facts.pcie_root,
+    )
+
+
+def _unreadable(cache: Cache, index: int, error: NvmlError) -> UnreadableGpu:
+    device = cache.known_device(index)
+    facts = cache.known_facts(device.gpu) if device else None
+    return UnreadableGpu(
+        index=index,
+        uuid=device.gpu if device else None,
+        pci_bus_id=facts.pci_bus_id if facts else None,
+        error=error,
+    )
+
+
+def _profiles(cache: Cache, device: Device) -> tuple[MigProfile, ...]:
+    mode = read_mig_mode(device)
+    return cache.profiles(device, mode, cache.memory(device)) if mode else ()
+
+
+def _list_instances(cache: Cache, device: Device) -> tuple[MigInstance, ...]:
+    mode = read_mig_mode(device)
+    profiles = cache.profiles(device, mode, cache.memory(device)) if mode and mode.current else ()
+    return _instances_in(cache, device, mode, profiles)
+
+
+def _instances_in(
+    cache: Cache, device: Device, mode: MigMode | None, profiles: tuple[MigProfile, ...]
+) -> tuple[MigInstance, ...]:
+    if mode is None or not mode.current:
+        return ()
+    return mig.list_instances(device, profiles, cache.compute_profiles)
+
+
+def _processes(device: Device) -> tuple[Process, ...]:
+    return tuple(
+        Process(
+            pid=process.pid,
+            gpu_instance_id=_instance_id(process.gpuInstanceId),
+            compute_instance_id=_instance_id(process.computeInstanceId),
+        )
+        for process in _raw_processes(device)
+    )
+
+
+def _raw_processes(device: Device) -> list[pynvml.nvmlFriendlyObject]:
+    """Ask again where more processes came up than the wrapper had left room for."""
+    query = pynvml.nvmlDeviceGetComputeRunningProcesses_v3
+    for _ in range(_SIZE_ATTEMPTS - 1):
+        try:
+            return call(device.gpu, query, device.handle)
+        except NvmlError as error:
+            if error.code != INSUFFICIENT_SIZE:
+                raise
+    return call(device.gpu, query, device.handle)
+
+
+def _instance_id(value: int) -> int | None:
+    return None if value == _NO_INSTANCE else value
+
+
+# --- MIG mode ---------------------------------------------------------------------------------
+
+
+def _set_mig_mode(cache: Cache, device: Device, *, enabled: bool) -> None:
+    wanted = MigMode(current=enabled, pending=enabled)
+    before = read_mig_mode(device)
+    if before == wanted:
+        return
+    status = call(device.gpu, pynvml.nvmlDeviceSetMigMode, device.handle, int(enabled))
+    cache.forget_devices()
+    after = read_mig_mode(cache.find(device.gpu))
+    if after != wanted:
+        _restore_pending(cache, device.gpu, before, after)
+        raise _switch_error(device.gpu, status, enabled=enabled)
+
+
+def _restore_pending(cache: Cache, gpu_uuid: str, before: MigMode | None, after: MigMode | None) -> None:
+    if before is None or after is None or before.pending == after.pending:
+        return
+    with contextlib.suppress(NvmlError):
+        call(gpu_uuid, pynvml.nvmlDeviceSetMigMode, cache.find(gpu_uuid).handle, int(before.pending))
+
+
+def _switch_error(gpu_uuid: str, status: int, *, enabled: bool) -> NvmlError:
+    call_name = pynvml.nvmlDeviceSetMigMode.__name__
+    if status != pynvml.NVML_SUCCESS:
+        return translate(call_name, status, gpu_uuid)
+    word = "on" if enabled else "off"
+    return ResetRequired(call_name, RESET_REQUIRED, gpu_uuid, cause=f"MIG mode turns {word} at the next GPU reset only")

@@ -1,0 +1,121 @@
+"""What is remembered of each GPU within one NVML session, so that reading a node again is cheap."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pynvml
+
+from dradriver.gpu.model import MigMode, MigProfile
+from dradriver.nvml.calls import Device, call
+from dradriver.nvml.errors import NvmlError, is_session_gone
+from dradriver.nvml.facts import Facts, read_facts, read_memory
+from dradriver.nvml.instances import ComputeProfile, read_compute_profiles
+from dradriver.nvml.profiles import read_profiles
+
+
+@dataclass(slots=True)
+class Cache:
+    """Handles and unchanging facts of one session (generation).
+
+    Threads share it without a lock: entries are only added, each is one dict operation, and two threads that miss the
+    same entry read the same thing twice.
+    """
+
+    generation: int
+    sys_root: Path
+    _devices: dict[int, Device] = field(default_factory=dict)
+    _facts: dict[str, Facts] = field(default_factory=dict)
+    _profiles: dict[str, tuple[bool, tuple[MigProfile, ...]]] = field(default_factory=dict)
+    _compute_profiles: dict[tuple[str, int], tuple[ComputeProfile, ...]] = field(default_factory=dict)
+    _memory: dict[str, int] = field(default_factory=dict)
+
+    def device(self, index: int) -> Device:
+        """Give the GPU that NVML has at this index."""
+        known = self._devices.get(index)
+        if known is None:
+            known = self._devices[index] = _open(index)
+        return known
+
+    def find(self, gpu_uuid: str) -> Device:
+        """Give the GPU with this UUID.
+
+        The GPUs are looked through by index first: NVML's own search by UUID can take 10 s on a large node. It has the
+        last word on why there is none.
+
+        Raises:
+            NvmlError: NotFound, or what keeps that GPU from being opened.
+        """
+        return self._opened(gpu_uuid) or self._searched(gpu_uuid) or _open_by_uuid(gpu_uuid)
+
+    def forget_devices(self) -> None:
+        """Drop handles and indices, which a switch of MIG mode may change; facts are kept by UUID."""
+        self._devices.clear()
+
+    def facts(self, device: Device) -> Facts:
+        """Give what does not change; read at the first good answer."""
+        known = self._facts.get(device.gpu)
+        if known is None:
+            known = self._facts[device.gpu] = read_facts(device, self.sys_root)
+        return known
+
+    def known_facts(self, gpu_uuid: str) -> Facts | None:
+        """Give what was read before, without asking."""
+        return self._facts.get(gpu_uuid)
+
+    def known_device(self, index: int) -> Device | None:
+        """Give the GPU at this index if it was opened before, without asking."""
+        return self._devices.get(index)
+
+    def memory(self, device: Device) -> int | None:
+        """Read total memory in bytes; the last good answer where NVML does not tell now."""
+        memory = read_memory(device)
+        if memory is None:
+            return self._memory.get(device.gpu)
+        self._memory[device.gpu] = memory
+        return memory
+
+    def profiles(self, device: Device, mode: MigMode, memory_bytes: int | None) -> tuple[MigProfile, ...]:
+        """Give what the GPU can be cut into.
+
+        The first answer that is not empty stays, so that names stay; an empty one stays while the MIG mode does.
+        """
+        asked_in, profiles = self._profiles.get(device.gpu, (None, ()))
+        if not profiles and asked_in != mode.current:
+            profiles = read_profiles(device, memory_bytes)
+            self._profiles[device.gpu] = (mode.current, profiles)
+        return profiles
+
+    def compute_profiles(
+        self, device: Device, instance: pynvml.c_nvmlGpuInstance_t, profile_id: int
+    ) -> tuple[ComputeProfile, ...]:
+        """Give what GPU instances of this profile can hold; asked of the first one met."""
+        key = device.gpu, profile_id
+        known = self._compute_profiles.get(key)
+        if not known:
+            known = self._compute_profiles[key] = read_compute_profiles(device, instance)
+        return known
+
+    def _opened(self, gpu_uuid: str) -> Device | None:
+        return next((device for device in tuple(self._devices.values()) if device.gpu == gpu_uuid), None)
+
+    def _searched(self, gpu_uuid: str) -> Device | None:
+        for index in range(call(None, pynvml.nvmlDeviceGetCount)):
+            try:
+                device = self.device(index)
+            except NvmlError as error:
+                if is_session_gone(error):
+                    raise
+                continue
+            if device.gpu == gpu_uuid:
+                return device
+        return None
+
+
+def _open(index: int) -> Device:
+    label = f"GPU {index}"
+    handle = call(label, pynvml.nvmlDeviceGetHandleByIndex, index)
+    return Device(call(label, pynvml.nvmlDeviceGetUUID, handle), handle)
+
+
+def _open_by_uuid(gpu_uuid: str) -> Device:
+    return Device(gpu_uuid, call(gpu_uuid, pynvml.nvmlDeviceGetHandleByUUID, gpu_uuid))

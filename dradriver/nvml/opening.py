@@ -1,0 +1,48 @@
+"""Where NVML comes from: the host's library, one under a driver root, or a simulated node.
+
+pynvml keeps one library for the process in the module variable `nvmlLib`, and remembers the functions it found there;
+both are set here, so the last session opened decides. A process has one session.
+"""
+
+import ctypes
+from pathlib import Path
+from typing import Final
+
+import pynvml
+
+from dradriver.nvml.access import Nvml
+from dradriver.nvml.errors import LIBRARY_NOT_FOUND, LibraryMissing
+
+LIBRARY: Final = "libnvidia-ml.so.1"
+
+
+def open_nvml(*, simulation: Path | None = None, library: Path | None = None) -> Nvml:
+    """Open a session.
+
+    Args:
+        simulation: state folder of a simulated node; goes before `library`.
+        library: absolute path of libnvidia-ml.so.1, for a driver that is installed under a root of its own; None lets
+            the loader find it.
+
+    Raises:
+        LibraryMissing: the library cannot be loaded; the text says why.
+        DriverUnavailable: it can, but has no driver to talk to.
+    """
+    if simulation is None:
+        return _open(_load(str(library or LIBRARY)), Path("/sys"))
+    from dradriver import simulation as simulated  # noqa: PLC0415 -- Not loaded where a real GPU is used.
+
+    return _open(simulated.open_library(simulation), simulated.root(simulation) / "sys")
+
+
+def _open(library: object, sys_root: Path) -> Nvml:
+    pynvml.nvmlLib = library
+    pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 -- Functions of another library would be called.
+    return Nvml(sys_root=sys_root)
+
+
+def _load(library: str) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(library)
+    except OSError as error:
+        raise LibraryMissing("dlopen", LIBRARY_NOT_FOUND, cause=f"{library} cannot be loaded: {error}") from error

@@ -1,0 +1,117 @@
+"""The life of NVML's initialization in this process, and when it starts anew.
+
+Handles are valid within one initialization only. After a driver reload or a GPU reset they answer UNINITIALIZED or
+GPU_IS_LOST for ever, and only a shutdown followed by a new initialization helps; it must not happen while another
+thread is inside a call.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pynvml
+
+from dradriver.nvml.calls import call
+from dradriver.nvml.errors import (
+    UNINITIALIZED,
+    GpuLost,
+    NvmlError,
+    ResetRequired,
+    Uninitialized,
+    is_session_gone,
+)
+
+LOST_PAUSE: Final = 30.0
+"""Seconds between new initializations on behalf of a lost GPU: on a large node each takes seconds."""
+
+_log = logging.getLogger(__name__)
+
+
+class Session:
+    """Initializes NVML, and initializes it anew where handles have become useless.
+
+    A new initialization takes place on entry of the next use, when no other use is under way: nobody waits
+    for it, and a call that hangs in the driver blocks no other.
+
+    Args:
+        clock: monotonic seconds.
+
+    Raises:
+        NvmlError: NVML cannot be initialized, mostly a DriverUnavailable.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._users = 0
+        self._stale = False
+        self._closed = False
+        self._initialized = False
+        self._generation = 0
+        self._started = 0.0
+        self._start()
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[int]:
+        """Keep the session while calls are made; gives its generation, which counts initializations.
+
+        Raises:
+            Uninitialized: it was closed.
+            DriverUnavailable: a new initialization was due and failed; the next use tries again.
+        """
+        self._enter()
+        try:
+            yield self._generation
+        except NvmlError as error:
+            self.note(error)
+            raise
+        finally:
+            with self._lock:
+                self._users -= 1
+
+    def note(self, error: NvmlError) -> None:
+        """Look at an error that was caught within a use: it may mean that handles are useless."""
+        if is_session_gone(error) or (isinstance(error, (GpuLost, ResetRequired)) and self._pause_is_over()):
+            self._stale = True
+
+    def renew(self) -> None:
+        """Initialize anew at the next use."""
+        self._stale = True
+
+    def close(self) -> None:
+        """Shut NVML down. Later uses fail; a second close does nothing."""
+        with self._lock:
+            self._closed = True
+            self._stop()
+
+    def _pause_is_over(self) -> bool:
+        return self._clock() - self._started >= LOST_PAUSE
+
+    def _enter(self) -> None:
+        with self._lock:
+            if self._closed:
+                raise Uninitialized("nvmlInitWithFlags", UNINITIALIZED, cause="this session was closed")
+            if self._stale and not self._users:
+                self._restart()
+            self._users += 1
+
+    def _restart(self) -> None:
+        _log.warning("NVML is initialized anew: the driver was reloaded, or a GPU was lost or reset")
+        self._stop()
+        self._start()
+
+    def _start(self) -> None:
+        """Initialize; a node whose GPUs are all gone is no error, it has an empty list of GPUs."""
+        self._started = self._clock()
+        call(None, pynvml.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
+        self._initialized = True
+        self._generation += 1
+        self._stale = False
+
+    def _stop(self) -> None:
+        if self._initialized:
+            self._initialized = False
+            with contextlib.suppress(NvmlError):
+                call(None, pynvml.nvmlShutdown)

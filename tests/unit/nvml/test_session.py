@@ -1,0 +1,117 @@
+import threading
+
+import pytest
+
+from dradriver.nvml.errors import DriverNotLoaded, GpuLost, NotFound, ResetRequired, Uninitialized, translate
+from dradriver.nvml.session import LOST_PAUSE, Session
+
+INIT, SHUTDOWN = "nvmlInitWithFlags", "nvmlShutdown"
+
+
+@pytest.fixture
+def session(fake, clock):
+    session = Session(clock)
+    yield session
+    session.close()
+
+
+def generation(session):
+    with session.use() as number:
+        return number
+
+
+def fail(session, code):
+    with session.use():
+        raise translate("f", code, "GPU-1")
+
+
+def test_a_session_stays_while_nothing_happens(session, fake):
+    assert [generation(session), generation(session)] == [1, 1]
+    assert (fake.calls[INIT], fake.initialized) == (1, 1)
+
+
+def test_a_driver_that_is_not_there_is_told_at_once(fake, clock):
+    fake.failures[INIT] = 9
+    with pytest.raises(DriverNotLoaded, match="modprobe"):
+        Session(clock)
+
+
+def test_a_session_that_the_driver_ended_is_opened_anew(session, fake):
+    with pytest.raises(Uninitialized):
+        fail(session, 1)
+    assert generation(session) == 2
+    assert (fake.calls[SHUTDOWN], fake.initialized) == (1, 1)
+
+
+def test_errors_about_one_thing_leave_the_session_alone(session):
+    with pytest.raises(NotFound):
+        fail(session, 6)
+    assert generation(session) == 1
+
+
+@pytest.mark.parametrize(("code", "kind"), [(15, GpuLost), (16, ResetRequired)])
+def test_a_lost_gpu_renews_the_session_but_not_again_and_again(session, clock, code, kind):
+    seen = []
+    for seconds in (0, LOST_PAUSE - 1, 1, 1, LOST_PAUSE):
+        clock.now += seconds
+        with pytest.raises(kind):
+            fail(session, code)
+        seen.append(generation(session))
+    assert seen == [1, 1, 2, 2, 3]
+
+
+def test_it_is_renewed_on_request(session):
+    session.renew()
+    assert generation(session) == 2
+    assert generation(session) == 2
+
+
+def test_it_is_not_renewed_under_another_call(session):
+    with session.use() as outer:
+        session.renew()
+        assert generation(session) == outer == 1
+    assert generation(session) == 2
+
+
+def test_another_thread_inside_a_call_is_neither_disturbed_nor_waited_for(session, fake):
+    inside, leave = threading.Event(), threading.Event()
+
+    def hang():
+        with session.use():
+            inside.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    assert inside.wait(60)
+    session.renew()
+    assert generation(session) == 1
+    assert fake.calls[SHUTDOWN] == 0
+    leave.set()
+    thread.join(60)
+    assert generation(session) == 2
+
+
+def test_a_driver_that_comes_back_later_is_found(session, fake):
+    session.renew()
+    fake.failures[INIT] = [9, 9]
+    for _ in range(2):
+        with pytest.raises(DriverNotLoaded):
+            generation(session)
+    assert generation(session) == 2
+    assert fake.initialized == 1
+
+
+def test_a_failing_shutdown_does_not_keep_it_from_starting_anew(session, fake):
+    fake.failures[SHUTDOWN] = [1]
+    session.renew()
+    assert generation(session) == 2
+
+
+def test_a_closed_session_says_so(session, fake):
+    session.close()
+    session.close()
+    assert fake.calls[SHUTDOWN] == 1
+    with pytest.raises(Uninitialized, match="this session was closed"):
+        generation(session)
+    assert fake.initialized == 0
