@@ -1,0 +1,80 @@
+"""Access to the API server: client, reflector, work queue, events. Objects are plain dicts.
+
+`dradriver.kube.connection`, which makes a client from a kubeconfig, is left out on purpose: it alone imports the
+kubernetes package, which takes 0.4 s, and is imported when there is time for it.
+"""
+
+from dradriver.kube.backoff import Backoff
+from dradriver.kube.client import Client, Listing, PatchKind, Selector, Watch, WatchEvent
+from dradriver.kube.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    GoneError,
+    InvalidError,
+    KubeconfigError,
+    KubeError,
+    NotFoundError,
+    ServerError,
+    TooManyRequestsError,
+    UnauthorizedError,
+    UnreachableError,
+)
+from dradriver.kube.events import EventRecorder, EventType, Happening, Regarding
+from dradriver.kube.reflector import Pace, Reflector
+from dradriver.kube.resources import (
+    DEVICE_CLASSES,
+    EVENTS,
+    LEASES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Object,
+    Resource,
+)
+from dradriver.kube.store import Store, key_of, version_of
+from dradriver.kube.workqueue import WorkQueue
+
+__all__ = [
+    "DEVICE_CLASSES",
+    "EVENTS",
+    "LEASES",
+    "NODES",
+    "PODS",
+    "RESOURCE_CLAIMS",
+    "RESOURCE_SLICES",
+    "AlreadyExistsError",
+    "ApiError",
+    "Backoff",
+    "Client",
+    "ConflictError",
+    "EventRecorder",
+    "EventType",
+    "ForbiddenError",
+    "GoneError",
+    "Happening",
+    "InvalidError",
+    "KubeError",
+    "KubeconfigError",
+    "Listing",
+    "NotFoundError",
+    "Object",
+    "Pace",
+    "PatchKind",
+    "Reflector",
+    "Regarding",
+    "Resource",
+    "Selector",
+    "ServerError",
+    "Store",
+    "TooManyRequestsError",
+    "UnauthorizedError",
+    "UnreachableError",
+    "Watch",
+    "WatchEvent",
+    "WorkQueue",
+    "key_of",
+    "version_of",
+]

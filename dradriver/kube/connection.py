@@ -1,0 +1,180 @@
+"""From a kubeconfig or a service account to a client. The only place that knows the kubernetes package.
+
+Importing this module costs 0.3 to 0.9 s, nearly all of it inside that package; everything else in this room is
+light and does not import it.
+"""
+
+import os
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import urllib3
+import yaml
+from kubernetes.client.configuration import Configuration
+from kubernetes.client.rest import RESTClientObject
+from kubernetes.config.config_exception import ConfigException
+from kubernetes.config.incluster_config import InClusterConfigLoader
+from kubernetes.config.kube_config import load_kube_config
+
+from dradriver.kube.client import Client
+from dradriver.kube.errors import KubeconfigError
+from dradriver.kube.transport import HttpTransport
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+_POOL_SIZE = 32
+"""Connections kept: more than the claims that a node prepares at once, plus the watches."""
+
+
+def connect(
+    kubeconfig: Path | None = None,
+    *,
+    x509_strict: bool = True,
+    user_agent: str = "dradriver",
+    environ: Mapping[str, str] = os.environ,
+    service_account: Path = SERVICE_ACCOUNT,
+) -> Client:
+    """Make a client; nothing is sent yet.
+
+    Looks at the given file, else at the files in KUBECONFIG, else at the pod's service account, else at
+    ~/.kube/config.
+
+    Args:
+        kubeconfig: file to use, whatever the environment says.
+        x509_strict: Python 3.13 and newer refuse certificate authorities without Authority Key Identifier or key
+            usage, which older managed clusters have. False lifts that; chain and host name are checked always.
+        user_agent: sent with every request.
+        environ: environment variables.
+        service_account: folder with `token` and `ca.crt`.
+
+    Raises:
+        KubeconfigError: naming the file, what is wrong with it, and what to do.
+    """
+    source, load = _choose(kubeconfig, environ=environ, service_account=service_account)
+    configuration = Configuration(host="")
+    configuration.retries = False
+    configuration.connection_pool_maxsize = _POOL_SIZE
+    configuration.socket_options = _socket_options()
+    _load(configuration, load, source=source)
+    manager = RESTClientObject(configuration).pool_manager
+    manager.connection_pool_kw["ssl_context"] = _tls(configuration, strict=x509_strict, source=source)
+    authorization = _authorization(configuration, source=source)
+    return Client(
+        HttpTransport(server=configuration.host, manager=manager, authorization=authorization, user_agent=user_agent)
+    )
+
+
+_Loader = Callable[[Configuration], None]
+
+
+def _choose(kubeconfig: Path | None, *, environ: Mapping[str, str], service_account: Path) -> tuple[str, _Loader]:
+    if kubeconfig is not None:
+        return _from_files(str(kubeconfig), remedy="give another --kubeconfig")
+    if files := environ.get("KUBECONFIG"):
+        return _from_files(files, remedy="correct the variable KUBECONFIG")
+    if environ.get("KUBERNETES_SERVICE_HOST"):
+        return f"service account in {service_account}", _in_cluster(environ, service_account)
+    return _from_files(
+        str(Path(environ.get("HOME", "/root")) / ".kube" / "config"), remedy="set KUBECONFIG or give --kubeconfig"
+    )
+
+
+def _from_files(files: str, *, remedy: str) -> tuple[str, _Loader]:
+    paths = [Path(name).expanduser() for name in files.split(os.pathsep) if name]
+    present = [path for path in paths if path.exists()]
+    if not present:
+        raise KubeconfigError(f"kubeconfig {files} does not exist; {remedy}")
+    for path in present:
+        _check_shape(path)
+
+    def load(configuration: Configuration) -> None:
+        load_kube_config(  # type: ignore[no-untyped-call]  # the library's config part has no types
+            config_file=files, client_configuration=configuration, persist_config=False
+        )
+
+    return f"kubeconfig {files}", load
+
+
+def _check_shape(path: Path) -> None:
+    """Refuse here what the library would answer with a traceback."""
+    try:
+        document = yaml.safe_load(path.read_bytes())
+    except (OSError, yaml.YAMLError) as error:
+        first_line = " ".join(str(error).split())
+        raise KubeconfigError(f"kubeconfig {path} cannot be read as YAML: {first_line}; write it anew") from error
+    if not isinstance(document, dict) or document.get("kind", "Config") != "Config":
+        raise KubeconfigError(f"kubeconfig {path} is not a kubeconfig (kind: Config); give another file")
+
+
+def _in_cluster(environ: Mapping[str, str], service_account: Path) -> _Loader:
+    def load(configuration: Configuration) -> None:
+        loader = InClusterConfigLoader(  # type: ignore[no-untyped-call]  # as above
+            token_filename=str(service_account / "token"),
+            cert_filename=str(service_account / "ca.crt"),
+            environ=environ,
+        )
+        loader.load_and_set(configuration)  # type: ignore[no-untyped-call]  # as above
+
+    return load
+
+
+def _load(configuration: Configuration, load: _Loader, *, source: str) -> None:
+    try:
+        load(configuration)
+    except (ConfigException, OSError) as error:
+        raise KubeconfigError(f"{source}: {error}; correct it or choose another") from error
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        # The library walks the document without checking it.
+        raise KubeconfigError(f"{source}: malformed near {error}; compare it with `kubectl config view`") from error
+    if not configuration.host:
+        raise KubeconfigError(f"{source}: the cluster of its current context has no server; add it")
+
+
+def _tls(configuration: Configuration, *, strict: bool, source: str) -> ssl.SSLContext:
+    """One context for all connections, made now so that a bad certificate is found before the first request."""
+    context: ssl.SSLContext = urllib3.util.ssl_.create_urllib3_context()
+    try:
+        if configuration.ssl_ca_cert or configuration.ca_cert_data:
+            context.load_verify_locations(configuration.ssl_ca_cert, None, configuration.ca_cert_data)
+        if configuration.cert_file:
+            context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise KubeconfigError(
+            f"{source}: certificate authority or client certificate unusable: {error}; renew it"
+        ) from error
+    if not strict:
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+def _authorization(configuration: Configuration, *, source: str) -> Callable[[], str]:
+    """Value of the Authorization header, asked for at every request: service account tokens rotate.
+
+    The library reads the token file again when its copy is older than a minute.
+    """
+
+    def current() -> str:
+        try:
+            token = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        except (ConfigException, OSError) as error:
+            raise KubeconfigError(f"{source}: no token: {error}; is the volume still mounted?") from error
+        if token:
+            # A trailing newline, as editors leave it, is no valid header.
+            return str(token).strip()
+        return str(configuration.get_basic_auth_token() or "") if configuration.username else ""
+
+    return current
+
+
+def _socket_options() -> list[tuple[int, int, int]]:
+    """Notice a vanished server within a minute, also on a watch that has nothing to say."""
+    options: list[tuple[int, int, int]] = [
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    ]
+    linux: dict[str, Any] = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+    known = {getattr(socket, name): value for name, value in linux.items() if hasattr(socket, name)}
+    return [*options, *((socket.IPPROTO_TCP, option, value) for option, value in known.items())]

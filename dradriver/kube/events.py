@@ -1,0 +1,175 @@
+"""Kubernetes Events: what a person sees at the end of `kubectl describe`."""
+
+import datetime as dt
+import queue
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import structlog
+
+from dradriver.kube.client import Client
+from dradriver.kube.errors import KubeError
+from dradriver.kube.resources import EVENTS, Object
+
+log = structlog.get_logger(__name__)
+
+_NOTE_LIMIT = 1024
+_REMEMBERED = 512
+
+
+class EventType(StrEnum):
+    """The two types that exist."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regarding:
+    """The object an Event is about.
+
+    Attributes:
+        api_version: of the object.
+        kind: of the object.
+        name: of the object.
+        namespace: "" for cluster-scoped objects; their Events live in `default`.
+        uid: without it `kubectl describe` does not show the Event. For a Node kubectl expects its name here.
+    """
+
+    api_version: str
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """What happened.
+
+    Attributes:
+        regarding: to which object.
+        type: Normal or Warning.
+        reason: CamelCase word, for machines.
+        action: CamelCase word, what we did or tried.
+        note: sentence for a person: object, cause, next step. Cut at 1024 bytes.
+    """
+
+    regarding: Regarding
+    type: EventType = EventType.NORMAL
+    reason: str
+    action: str
+    note: str
+
+
+class EventRecorder:
+    """Writes Events from a thread of its own. `record` never waits and never fails.
+
+    Events are worth little to the machine: when too many wait, or the API server refuses, they are counted and
+    dropped. The same one is written once in `window` seconds.
+
+    Args:
+        client: access to the API server.
+        controller: `reportingController`, a qualified name.
+        instance: `reportingInstance`, the pod or node.
+        window: seconds.
+        capacity: Events that may wait.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        controller: str,
+        instance: str,
+        window: float = 60.0,
+        capacity: int = 128,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._controller = controller
+        self._instance = instance
+        self._window = window
+        self._clock = clock
+        self._queue: queue.Queue[Happening | None] = queue.Queue(capacity)
+        self._lock = threading.Lock()
+        self._written: OrderedDict[Happening, float] = OrderedDict()
+        self._thread: threading.Thread | None = None
+        self.dropped = 0
+
+    def record(self, happening: Happening) -> None:
+        """Note an Event for writing."""
+        if self._is_repeated(happening):
+            return
+        try:
+            self._queue.put_nowait(happening)
+        except queue.Full:
+            self.dropped += 1
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """Write what waits, but not longer than that many seconds."""
+        if self._thread is None:
+            return
+        try:
+            self._queue.put(None, timeout=timeout)
+        except queue.Full:
+            return
+        self._thread.join(timeout)
+
+    def _is_repeated(self, happening: Happening) -> bool:
+        now = self._clock()
+        with self._lock:
+            last = self._written.get(happening)
+            if last is not None and now - last < self._window:
+                return True
+            self._written[happening] = now
+            self._written.move_to_end(happening)
+            if len(self._written) > _REMEMBERED:
+                self._written.popitem(last=False)
+        return False
+
+    def _run(self) -> None:
+        while (happening := self._queue.get()) is not None:
+            try:
+                self._client.create(EVENTS, self._event(happening))
+            except KubeError as error:
+                self.dropped += 1
+                log.warning("event not written", reason=happening.reason, error=str(error))
+
+    def _event(self, happening: Happening) -> Object:
+        regarding = happening.regarding
+        reference = {
+            "apiVersion": regarding.api_version,
+            "kind": regarding.kind,
+            "name": regarding.name,
+            "namespace": regarding.namespace,
+            "uid": regarding.uid,
+        }
+        now = dt.datetime.now(dt.UTC)
+        return {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {
+                "name": f"{regarding.name[:200]}.{uuid.uuid4().hex[:16]}",
+                "namespace": regarding.namespace or "default",
+            },
+            "eventTime": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "reportingController": self._controller,
+            "reportingInstance": self._instance[:128],
+            "action": happening.action,
+            "reason": happening.reason,
+            "type": happening.type,
+            "note": happening.note.encode()[:_NOTE_LIMIT].decode(errors="ignore"),
+            "regarding": {key: value for key, value in reference.items() if value},
+        }

@@ -1,0 +1,219 @@
+"""A store kept equal to what the API server has: list once, then watch for ever.
+
+In three levels, each testable alone: `Reflector.run` never ends and owns the delays; `Reflector.round` lists if it
+has to and then watches once; `Reflector._stream` is one watch request.
+"""
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import structlog
+
+from dradriver.kube.backoff import Backoff
+from dradriver.kube.client import Client, Selector, Watch
+from dradriver.kube.errors import GoneError, KubeError
+from dradriver.kube.resources import Object, Resource
+from dradriver.kube.store import Store, key_of
+
+_FAILURES_BEFORE_LIST = 3
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Times of a reflector, in seconds, and where it takes time and chance from.
+
+    Attributes:
+        shortest: lower bound of what we ask the server as the length of one watch.
+        longest: upper bound; chosen at random in between so that not all nodes come back together.
+        grace: silence beyond that length after which the connection counts as dead.
+        healthy: a stream that lived that long was a good one. A shorter one is a failure, even if it ended
+            without an error: a server that ends every stream at once must not be asked in a tight loop.
+        backoff: delays after failures.
+        clock: monotonic seconds.
+        chance: random number in [0, 1).
+    """
+
+    shortest: float = 240.0
+    longest: float = 480.0
+    grace: float = 15.0
+    healthy: float = 5.0
+    backoff: Backoff = field(default_factory=Backoff)
+    clock: Callable[[], float] = time.monotonic
+    chance: Callable[[], float] = random.random
+
+    def watch_seconds(self) -> float:
+        """Length to ask for."""
+        return self.shortest + (self.longest - self.shortest) * self.chance()
+
+
+class Reflector:
+    """Keeps a store current in a thread of its own.
+
+    The callback runs on that thread, between two reads from the stream: it may note a key somewhere (a WorkQueue)
+    and do nothing else.
+
+    Args:
+        client: access to the API server.
+        resource: what to follow.
+        store: where it goes; it may have other writers.
+        selector: which objects.
+        on_change: called with the key of each object that changed or vanished, and for a list with "".
+        pace: times.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        store: Store,
+        *,
+        selector: Selector = Selector(),  # noqa: B008 - frozen
+        on_change: Callable[[str], None] = lambda _key: None,
+        pace: Pace | None = None,
+    ) -> None:
+        self._client = client
+        self._resource = resource
+        self._store = store
+        self._selector = selector
+        self._on_change = on_change
+        self._pace = pace or Pace()
+        self._position = ""
+        self._watch: Watch | None = None
+        self._opened: float | None = None
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._synced = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether a list has arrived at any time."""
+        return self._synced.is_set()
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Wait for the first list, at most that many seconds."""
+        return self._synced.wait(timeout)
+
+    def start(self) -> None:
+        """Start the thread."""
+        name = f"reflector-{self._resource.plural}"
+        self._thread = threading.Thread(target=self.run, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> bool:
+        """End the stream and the thread; False if the thread still hangs in a call after that many seconds."""
+        self._stopped.set()
+        with self._lock:
+            if self._watch is not None:
+                self._watch.abort()
+        if self._thread is None:
+            return True
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def run(self, *, rounds: int | None = None) -> None:
+        """Go round until stopped, or that many times."""
+        failures = 0
+        while not self._stopped.is_set() and rounds != 0:
+            rounds = None if rounds is None else rounds - 1
+            error = self._attempt()
+            failures = 0 if self._was_healthy() else failures + 1
+            self._rest(error, failures)
+
+    def round(self) -> None:
+        """List unless we know where to go on, then follow one stream to its end.
+
+        Raises:
+            KubeError: whatever ended it early; after GoneError the next round lists.
+        """
+        if not self._position:
+            self._list()
+        try:
+            self._stream()
+        except GoneError:
+            self._position = ""
+            raise
+
+    def _attempt(self) -> Exception | None:
+        self._opened = None
+        try:
+            self.round()
+        except KubeError as error:
+            return error
+        except Exception as error:
+            log.exception("defect in a reflector", resource=self._resource.plural)
+            return error
+        return None
+
+    def _was_healthy(self) -> bool:
+        return self._opened is not None and self._pace.clock() - self._opened >= self._pace.healthy
+
+    def _rest(self, error: Exception | None, failures: int) -> None:
+        """Wait as the last round deserves it. The first expired position costs nothing: that is daily life."""
+        if self._stopped.is_set() or failures == 0:
+            return
+        if isinstance(error, GoneError) and failures == 1:
+            return
+        if failures >= _FAILURES_BEFORE_LIST:
+            # A position the server cannot serve (restored from a backup) would fail for ever.
+            self._position = ""
+        delay = self._pace.backoff.delay_for(error, failures, chance=self._pace.chance)
+        log.warning(
+            "watch failed, will try again",
+            resource=self._resource.plural,
+            error=str(error or "the server ended the stream at once"),
+            failures=failures,
+            seconds=round(delay, 1),
+        )
+        self._stopped.wait(delay)
+
+    def _list(self) -> None:
+        # "0" lets the server answer from its cache: a whole cluster of nodes may come at the same time.
+        listing = self._client.list(self._resource, selector=self._selector, resource_version="0")
+        if not self._store.replace(listing.items, listing.resource_version):
+            since = self._store.floor
+            listing = self._client.list(self._resource, selector=self._selector)
+            self._store.replace(listing.items, listing.resource_version, since=since)
+        self._position = listing.resource_version
+        self._synced.set()
+        self._on_change("")
+
+    def _stream(self) -> None:
+        watch = self._client.watch(
+            self._resource,
+            selector=self._selector,
+            resource_version=self._position,
+            seconds=self._pace.watch_seconds(),
+            grace=self._pace.grace,
+        )
+        self._opened = self._pace.clock()
+        with watch, self._abortable(watch):
+            for event in watch.events():
+                self._deliver(event.type, event.object)
+
+    @contextlib.contextmanager
+    def _abortable(self, watch: Watch) -> Iterator[None]:
+        with self._lock:
+            self._watch = watch
+        if self._stopped.is_set():
+            watch.abort()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watch = None
+
+    def _deliver(self, kind: str, item: Object) -> None:
+        if kind in {"ADDED", "MODIFIED"}:
+            changed = self._store.put(item, watched=True)
+        else:
+            changed = kind == "DELETED" and self._store.remove(item)
+        self._position = str(item["metadata"]["resourceVersion"])
+        if changed:
+            self._on_change(key_of(item))

@@ -1,0 +1,260 @@
+import itertools
+import threading
+
+import pytest
+from doubles.apiserver import PATIENCE, Fault
+
+from dradriver.kube import (
+    RESOURCE_SLICES,
+    Backoff,
+    ForbiddenError,
+    GoneError,
+    Pace,
+    Reflector,
+    Selector,
+    Store,
+    UnreachableError,
+)
+
+QUICK = Pace(backoff=Backoff(initial=0.01, maximum=0.05))
+
+
+def thing(name, node="a"):
+    return {"metadata": {"name": name}, "spec": {"nodeName": node}}
+
+
+def is_list(request):
+    return request.method == "GET" and not request.is_watch
+
+
+def is_watch(request):
+    return request.is_watch
+
+
+class Follower:
+    """A reflector on its thread, with the keys it announced."""
+
+    def __init__(self, client, **options):
+        self.store = Store()
+        self.keys = []
+        self.changed = threading.Condition()
+        self.reflector = Reflector(
+            client, RESOURCE_SLICES, self.store, on_change=self.note, **{"pace": QUICK, **options}
+        )
+
+    def note(self, key):
+        with self.changed:
+            self.keys.append(key)
+            self.changed.notify_all()
+
+    def wait(self, condition):
+        with self.changed:
+            return self.changed.wait_for(lambda: condition(self.store.snapshot()), PATIENCE)
+
+
+@pytest.fixture
+def follow(client):
+    made = []
+
+    def start(**options):
+        follower = Follower(client, **options)
+        made.append(follower)
+        follower.reflector.start()
+        return follower
+
+    yield start
+    for follower in made:
+        assert follower.reflector.stop(PATIENCE)
+
+
+def test_lists_then_follows(server, follow):
+    server.put("resourceslices", thing("first"))
+    follower = follow()
+    assert follower.reflector.wait_synced(PATIENCE)
+    assert follower.reflector.has_synced
+    server.put("resourceslices", thing("second"))
+    assert follower.wait(lambda known: set(known) == {"first", "second"})
+    server.edit("resourceslices", "second", lambda item: item.update(more=1))
+    assert follower.wait(lambda known: known["second"].get("more") == 1)
+    server.remove("resourceslices", "first")
+    assert follower.wait(lambda known: set(known) == {"second"})
+    assert follower.keys == ["", "second", "second", "first"]
+    assert server.count(is_list) == 1
+
+
+def test_only_what_was_selected(server, follow):
+    follower = follow(selector=Selector(fields="spec.nodeName=a"))
+    assert follower.reflector.wait_synced(PATIENCE)
+    server.put("resourceslices", thing("other", node="b"))
+    server.put("resourceslices", thing("mine"))
+    assert follower.wait(lambda known: set(known) == {"mine"})
+
+
+def test_list_may_be_served_from_the_cache(server, follow):
+    follow().reflector.wait_synced(PATIENCE)
+    assert server.requests[0].query["resourceVersion"] == "0"
+
+
+def test_a_stream_that_ends_is_continued_where_it_was(server, follow):
+    follower = follow()
+    assert server.wait(lambda: server.count(is_watch) == 1)
+    server.put("resourceslices", thing("a"))
+    assert follower.wait(lambda known: "a" in known)
+    server.end_streams()
+    assert server.wait(lambda: server.count(is_watch) == 2)
+    assert server.requests[-1].query["resourceVersion"] == str(server.version)
+    assert server.count(is_list) == 1
+
+
+def test_a_bookmark_moves_the_position(server, follow):
+    follow()
+    assert server.wait(lambda: server.count(is_watch) == 1)
+    server.put("nodes", {"metadata": {"name": "elsewhere"}})
+    server.bookmark()
+    server.end_streams()
+    assert server.wait(lambda: server.count(is_watch) == 2)
+    assert server.requests[-1].query["resourceVersion"] == str(server.version)
+
+
+@pytest.mark.parametrize("fault", [Fault(status=410, reason="Expired"), Fault(stream_status=410, reason="Expired")])
+def test_an_expired_position_means_list_again(server, follow, fault):
+    server.fail(fault, when=is_watch)
+    follower = follow()
+    assert server.wait(lambda: server.count(is_watch) == 2)
+    assert server.count(is_list) == 2
+    server.put("resourceslices", thing("a"))
+    assert follower.wait(lambda known: "a" in known)
+
+
+def test_what_vanished_while_nobody_watched_is_removed(server, follow):
+    server.put("resourceslices", thing("a"))
+    follower = follow()
+    assert follower.wait(lambda known: "a" in known)
+    assert server.wait(lambda: server.count(is_watch) == 1)
+    server.fail(Fault(status=503), when=is_watch, times=2)
+    with server.changed:
+        server.end_streams()
+        server.remove("resourceslices", "a")
+        server.compact()
+    assert follower.wait(lambda known: not known)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(status=500),
+        Fault(status=403, reason="Forbidden"),
+        Fault(stream_status=410),
+        Fault(stream_status=500),
+        Fault(stream_ends=True),
+        Fault(reset=True),
+        Fault(status=429, headers={"Retry-After": "0"}),
+    ],
+    ids=str,
+)
+def test_a_server_in_trouble_is_not_asked_in_a_tight_loop(server, client, fault):
+    """Rounds are counted against the delays they earned, on a clock that does not move."""
+    server.fail(fault, when=is_watch, times=float("inf"))
+    waits = []
+    follower = Follower(client, pace=Pace(clock=lambda: 0.0, chance=lambda: 0.0))
+    follower.reflector._stopped.wait = waits.append
+    follower.reflector.run(rounds=8)
+    expired = fault.stream_status == 410
+    assert waits == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30][1 if expired else 0 :]
+    assert server.count(is_watch) <= 16
+
+
+def test_a_refused_connection_backs_off(server, client):
+    server.__exit__()
+    waits = []
+    follower = Follower(client, pace=Pace(chance=lambda: 0.0))
+    follower.reflector._stopped.wait = waits.append
+    follower.reflector.run(rounds=3)
+    assert waits == [0.8, 1.6, 3.2]
+
+
+def test_retry_after_is_obeyed(server, client):
+    server.fail(Fault(status=429, headers={"Retry-After": "120"}))
+    waits = []
+    follower = Follower(client, pace=Pace(chance=lambda: 0.0))
+    follower.reflector._stopped.wait = waits.append
+    follower.reflector.run(rounds=1)
+    assert waits == [120]
+
+
+def test_a_healthy_stream_resets_the_backoff(server, client):
+    ticks = itertools.count(step=10)
+    server.fail(Fault(stream_ends=True), when=is_watch, times=float("inf"))
+    waits = []
+    follower = Follower(client, pace=Pace(clock=lambda: float(next(ticks))))
+    follower.reflector._stopped.wait = waits.append
+    follower.reflector.run(rounds=5)
+    assert waits == []
+
+
+def test_a_position_that_never_works_is_given_up(server, client):
+    server.fail(Fault(status=504, reason="Timeout"), when=is_watch, times=3)
+    follower = Follower(client, pace=Pace(clock=lambda: 0.0))
+    follower.reflector._stopped.wait = lambda _seconds: None
+    server.fail(Fault(stream_ends=True), when=is_watch)
+    follower.reflector.run(rounds=4)
+    assert server.count(is_list) == 2
+
+
+def test_a_lagging_server_is_asked_for_the_newest(server, client):
+    server.lag()
+    newer = server.put("resourceslices", thing("new"))
+    follower = Follower(client)
+    follower.store.put(newer, watched=True)
+    server.fail(Fault(stream_ends=True), when=is_watch)
+    follower.reflector.round()
+    assert [request.query.get("resourceVersion") for request in server.requests if is_list(request)] == ["0", None]
+    assert set(follower.store.snapshot()) == {"new"}
+
+
+def test_a_silent_connection_is_given_up(server, client):
+    server.fail(Fault(stream_silent=True), when=is_watch)
+    follower = Follower(client, pace=Pace(shortest=0.1, longest=0.1, grace=0.1))
+    with pytest.raises(UnreachableError):
+        follower.reflector.round()
+
+
+def test_rounds_raise_what_happened(server, client):
+    follower = Follower(client)
+    server.fail(Fault(status=403, reason="Forbidden"))
+    with pytest.raises(ForbiddenError):
+        follower.reflector.round()
+    assert not follower.reflector.has_synced
+    server.fail(Fault(stream_status=410, reason="Expired"), when=is_watch)
+    with pytest.raises(GoneError):
+        follower.reflector.round()
+    assert follower.reflector.has_synced
+
+
+def test_stop_ends_a_quiet_stream_at_once(server, follow):
+    follower = follow()
+    assert server.wait(lambda: server.count(is_watch) == 1)
+    assert follower.reflector.stop(PATIENCE)
+
+
+def test_stop_interrupts_a_long_backoff(server, follow):
+    server.fail(Fault(status=500), times=float("inf"))
+    follower = follow(pace=Pace(backoff=Backoff(initial=3600, maximum=3600)))
+    assert server.wait(lambda: server.count() == 1)
+    assert follower.reflector.stop(PATIENCE)
+
+
+def test_stop_before_start_is_harmless(client):
+    assert Follower(client).reflector.stop()
+
+
+def test_a_defect_does_not_end_the_thread(server, follow):
+    server.put("resourceslices", thing("a"))
+    server.fail(Fault(status=200, raw=b'{"items":[{"no":"metadata"}],"metadata":{"resourceVersion":"1"}}'))
+    follower = follow()
+    assert follower.wait(lambda known: "a" in known)
+
+
+def test_lengths_of_watches_are_spread():
+    assert Pace(chance=lambda: 0.0).watch_seconds() == 240
+    assert Pace(chance=lambda: 0.5).watch_seconds() == 360
