@@ -1,0 +1,28 @@
+"""What can go wrong with a simulated node as such (what its hardware refuses is `codes.Refused`).
+
+SimulationError
+├── BadInput            a name, number, option or file that cannot be used; says what is allowed
+├── StateMissing        the folder holds no simulated node
+├── StateExists         the folder already holds one
+└── StateDamaged        the state file is not one that this version writes
+"""
+
+
+class SimulationError(Exception):
+    """Base of this room's errors; its text is one sentence for the person who asked."""
+
+
+class BadInput(SimulationError):
+    """Something the user gave cannot be used."""
+
+
+class StateMissing(SimulationError):
+    """There is no simulated node in this folder."""
+
+
+class StateExists(SimulationError):
+    """There already is a simulated node in this folder."""
+
+
+class StateDamaged(SimulationError):
+    """The state file cannot be read."""

@@ -1,0 +1,285 @@
+"""What a simulated node is at one moment, as frozen data, and its JSON form.
+
+A state is never changed: the rules (`hardware`, `administration`) make a new one from the old one, and `store` replaces the file.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from dradriver.simulation.errors import StateDamaged
+from dradriver.simulation.models import MODELS, Model, Profile
+
+FORMAT = 1
+"""Version of the JSON form; a file of another version is refused."""
+
+NOT_ATTRIBUTED = 0xFFFFFFFF
+"""Instance id in events and processes that concern the whole GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeInstance:
+    """A compute instance, seen by users as a MIG device.
+
+    Attributes:
+        serial: unique over the node's life, so that a handle outlived by its instance is found out.
+        id: within its GPU instance; used again.
+        profile: hardware id, equal to NVML's enumeration index for compute instances.
+        start: first compute slice within its GPU instance.
+        size: compute slices.
+        index: MIG device index on the GPU; kept while it lives, so destroying another one leaves a hole.
+    """
+
+    serial: int
+    id: int
+    profile: int
+    start: int
+    size: int
+    uuid: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuInstance:
+    """A GPU instance.
+
+    Attributes:
+        serial: unique over the node's life.
+        id: as NVML numbers it (see `models.gpu_instance_ids`); used again.
+        profile: hardware id.
+        start: first memory slice.
+        size: memory slices.
+    """
+
+    serial: int
+    id: int
+    profile: int
+    start: int
+    size: int
+    compute: tuple[ComputeInstance, ...] = ()
+
+    def overlaps(self, start: int, size: int) -> bool:
+        """Tell whether it covers one of the memory slices from `start`."""
+        return self.start < start + size and start < self.start + self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process that uses a GPU; instance ids are None on a GPU without MIG. Memory in MiB."""
+
+    pid: int
+    gpu_instance: int | None
+    compute_instance: int | None
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemappedRows:
+    """Rows of memory replaced by spare ones."""
+
+    correctable: int = 0
+    uncorrectable: int = 0
+    pending: bool = False
+    failure: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rename:
+    """Another name or memory size (MiB) for one profile of a GPU, as other driver versions have them."""
+
+    id: int
+    name: str | None = None
+    memory_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU of the node; its position in `State.gpus` is its NVML index.
+
+    Attributes:
+        model: key of `models.MODELS`.
+        bus_id: as sysfs writes it, `0000:09:00.0`.
+        pcie_root: as sysfs writes it, `pci0000:08`.
+        numa_node: -1 where the firmware does not tell.
+        mig: MIG mode in force.
+        mig_pending: MIG mode after the next reset.
+        lost: fell off the bus; every call answers GPU_IS_LOST.
+        recovery: NVML field 230.
+    """
+
+    model: str
+    uuid: str
+    serial: str
+    minor: int
+    bus_id: str
+    pcie_root: str
+    numa_node: int
+    mig: bool = False
+    mig_pending: bool = False
+    instances: tuple[GpuInstance, ...] = ()
+    processes: tuple[Process, ...] = ()
+    lost: bool = False
+    recovery: int = 0
+    rows: RemappedRows = RemappedRows()
+    compute_mode: int = 0
+    persistence: bool = True
+    renames: tuple[Rename, ...] = ()
+
+    @property
+    def kind(self) -> Model:
+        """Its row of the table of models."""
+        return MODELS[self.model]
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """What it can be cut into, in order of NVML's enumeration."""
+        return _profiles(self.model, self.renames)
+
+    def profile(self, ident: int) -> Profile | None:
+        """Find a profile by hardware id."""
+        return next((profile for profile in self.profiles if profile.id == ident), None)
+
+
+@lru_cache
+def _profiles(model: str, renames: tuple[Rename, ...]) -> tuple[Profile, ...]:
+    changes = {change.id: change for change in renames}
+    return tuple(
+        sorted((_renamed(row, changes.get(row.id)) for row in MODELS[model].profiles), key=lambda row: row.index)
+    )
+
+
+def _renamed(profile: Profile, change: Rename | None) -> Profile:
+    if change is None:
+        return profile
+    return replace(profile, name=change.name or profile.name, memory_mib=change.memory_mib or profile.memory_mib)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An NVML event.
+
+    Attributes:
+        number: counts all events of the node, from 1.
+        type: one bit of nvmlEventType*.
+        data: the Xid, for Xid events.
+    """
+
+    number: int
+    gpu: int
+    type: int
+    data: int
+    gpu_instance: int = NOT_ATTRIBUTED
+    compute_instance: int = NOT_ATTRIBUTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """An NVML function told to fail.
+
+    Attributes:
+        call: C name of the function.
+        code: what it returns.
+        after: how many calls still pass.
+        times: how many calls then fail; None = all.
+        gpu: only calls that concern this GPU; None = any.
+        late: the call takes effect before it reports the error.
+    """
+
+    call: str
+    code: int
+    after: int = 0
+    times: int | None = None
+    gpu: int | None = None
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Majors:
+    """Character device numbers, chosen at creation so that none is a real device's."""
+
+    uvm: int
+    caps: int
+    imex: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A simulated node.
+
+    Attributes:
+        generation: counts changes.
+        driver_loads: counts loads of the driver; an NVML session from before the last one is dead.
+        next_serial: for the next instance.
+        events: the latest ones, oldest first.
+        next_event: number of the next one.
+        latencies: (C name of a function, milliseconds).
+    """
+
+    boot_id: str
+    driver: str
+    majors: Majors
+    gpus: tuple[Gpu, ...]
+    generation: int = 0
+    driver_loads: int = 1
+    next_serial: int = 1
+    events: tuple[Event, ...] = ()
+    next_event: int = 1
+    faults: tuple[Fault, ...] = ()
+    latencies: tuple[tuple[str, float], ...] = ()
+    format: int = FORMAT
+
+    def with_gpu(self, index: int, gpu: Gpu) -> "State":
+        """Replace one GPU."""
+        return replace(self, gpus=(*self.gpus[:index], gpu, *self.gpus[index + 1 :]))
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+def encode(state: State) -> bytes:
+    """Write a state as JSON."""
+    return json.dumps(state, default=_fields, separators=(",", ":")).encode()
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+def decode(data: bytes) -> State:
+    """Read what `encode` wrote.
+
+    Raises:
+        StateDamaged: it is something else, or of another version.
+    """
+    try:
+        fields = json.loads(data)
+        if fields["format"] != FORMAT:
+            raise StateDamaged(
+                f"the state file is of format {fields['format']}, this version reads {FORMAT}: create the node anew"
+            )
+        return _state(fields)
+    except (ValueError, TypeError, KeyError) as error:
+        raise StateDamaged(f"the state file is damaged ({error!r}): create the node anew") from error
+
+
+def _state(fields: dict[str, Any]) -> State:
+    fields["majors"] = Majors(**fields["majors"])
+    fields["gpus"] = tuple(_gpu(gpu) for gpu in fields["gpus"])
+    fields["events"] = tuple(Event(**event) for event in fields["events"])
+    fields["faults"] = tuple(Fault(**fault) for fault in fields["faults"])
+    fields["latencies"] = tuple((call, milliseconds) for call, milliseconds in fields["latencies"])
+    return State(**fields)
+
+
+def _gpu(fields: dict[str, Any]) -> Gpu:
+    fields["instances"] = tuple(_instance(instance) for instance in fields["instances"])
+    fields["processes"] = tuple(Process(**process) for process in fields["processes"])
+    fields["rows"] = RemappedRows(**fields["rows"])
+    fields["renames"] = tuple(Rename(**change) for change in fields["renames"])
+    return Gpu(**fields)
+
+
+def _instance(fields: dict[str, Any]) -> GpuInstance:
+    fields["compute"] = tuple(ComputeInstance(**compute) for compute in fields["compute"])
+    return GpuInstance(**fields)
