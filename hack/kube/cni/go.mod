@@ -1,6 +1,6 @@
 module dradriver.dev/hack/kube/cni
 
-go 1.26.0
+go 1.26.8
 
 tool (
 	github.com/containernetworking/plugins/plugins/ipam/host-local

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bringing a cluster up and down, and its parts one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from localcluster import build, cgroups, controlplane, network, node, preflight, processes, slots, spec
+from localcluster.common import ClusterError, elapsed, locked, tell, wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from localcluster.common import Layout
+    from localcluster.spec import Spec, Wish
+
+# What a cluster keeps below its directory, apart from its logs.
+_KEPT = ("nodes", "etcd", "certs", "config", "run", "bin", "images", "kubeconfig", "state.json")
+_PODS_PATIENCE = 15
+
+
+@contextlib.contextmanager
+def changing(layout: Layout):  # noqa: ANN201  a context manager of nothing
+    """Hold the cluster's lock: one `up`, `down` or `restart` at a time."""
+    with locked(layout.lock, waiting=f"another command works on {layout.root}, waiting for it"):
+        yield
+
+
+def up(layout: Layout, wish: Wish) -> Spec:
+    """Bring the cluster to what is wished, from whatever state it is in; return when pods can run.
+
+    Raises:
+        ClusterError: the machine lacks something, the wish contradicts what runs, or a part died.
+    """
+    began = time.monotonic()
+    preflight.check_directory(layout.root)
+    with changing(layout):
+        made = _make(layout, wish)
+        _link_programs(layout, build.ensure(made.kubernetes, nodes=bool(made.nodes)))
+        _start(layout, made)
+    tell(f"Kubernetes {made.kubernetes} is up, {_nodes(made)}, after {elapsed(time.monotonic() - began)}")
+    return made
+
+
+def _nodes(made: Spec) -> str:
+    return ", ".join(made.node_names) + " Ready" if made.nodes else "control plane only"
+
+
+def _make(layout: Layout, wish: Wish) -> Spec:
+    existing = spec.load(layout)
+    wanted_nodes = wish.nodes if wish.nodes is not None else existing.nodes if existing else 1
+    if wanted_nodes:
+        preflight.check_nodes()
+        preflight.check_overlay(layout.root)
+    if existing:
+        made = spec.grown(existing, wish)
+    else:
+        made = spec.fresh(wish, slot=0, token=secrets.token_hex(16))
+        node.parse_gates(made.feature_gates) if made.feature_gates else None
+        made = spec.placed(made, slots.take(layout))
+        shutil.rmtree(layout.logs, ignore_errors=True)
+    spec.save(layout, made)
+    return made
+
+
+def _link_programs(layout: Layout, folders: list[Path]) -> None:
+    layout.bin.mkdir(exist_ok=True)
+    for folder in folders:
+        for file in folder.iterdir():
+            where = layout.root / "images" if file.suffix == ".tar" else layout.bin
+            where.mkdir(exist_ok=True)
+            _link(where / file.name, file)
+
+
+def _link(link: Path, target: Path) -> None:
+    if not link.is_symlink() or link.readlink() != target:
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+
+
+def _start(layout: Layout, made: Spec) -> None:
+    for name in made.node_names:
+        node.prepare(layout, made, name)
+    controlplane.prepare(layout, made)
+    controlplane.start_servers(layout, made)
+    # The nodes' runtimes need nothing of the control plane: they start beside it.
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        runtimes = pool.map(lambda name: node.start_runtime(layout, name), made.node_names)
+        controlplane.wait_ready(layout, made)
+        controlplane.start_clients(layout, made)
+        list(runtimes)
+    for name in made.node_names:
+        node.start_kubelet(layout, made, name)
+    controlplane.wait_usable(layout, made)
+    for name in made.node_names:
+        node.wait_ready(layout, made, name)
+
+
+def components(made: Spec, layout: Layout) -> list[str]:
+    """Every process of the cluster that has a name, in the order of its start."""
+    parts = [(name, node.containerd(name), node.kubelet(name)) for name in made.node_names]
+    return [*controlplane.commands(layout, made), *(part for each in parts for part in each)]
+
+
+def component(made: Spec, layout: Layout, name: str, where: str | None) -> str:
+    """The full name of a component; `where` names the node for kubelet and containerd.
+
+    Raises:
+        ClusterError: there is no such component.
+    """
+    full = f"{name}-{where or 'node-a'}" if name in {"kubelet", "containerd"} else name
+    restartable = [each for each in components(made, layout) if each not in made.node_names]
+    if full not in restartable:
+        raise ClusterError(f"there is no {full}; this cluster has {', '.join(restartable)}")
+    return full
+
+
+def stop(layout: Layout, name: str, *, kill: bool) -> None:
+    """End one component; its pods and its data stay."""
+    ran = processes.stop(layout, name, kill=kill)
+    tell(f"{name} {'stopped' if ran else 'did not run'}")
+
+
+def start(layout: Layout, made: Spec, name: str) -> None:
+    """Start one component and wait until it does its work."""
+    if name in controlplane.commands(layout, made):
+        processes.start(layout, name, controlplane.commands(layout, made)[name])
+        controlplane.wait_ready(layout, made)
+    else:
+        kind, _, where = name.partition("-")
+        if kind == "containerd":
+            node.start_runtime(layout, where)
+        else:
+            node.start_kubelet(layout, made, where)
+            _wait_healthy(layout, made, where)
+    tell(f"{name} runs")
+
+
+def _wait_healthy(layout: Layout, made: Spec, where: str) -> None:
+    # The node stays Ready in the API for 40 s after a kubelet died: only the kubelet itself knows.
+    def check() -> bool:
+        processes.expect_running(layout, node.kubelet(where))
+        return node.healthy(made, where)
+
+    if not wait_for(check, seconds=60):
+        raise ClusterError(f"the kubelet of {where} is not healthy; see {layout.logs}/{node.kubelet(where)}.log")
+    node.wait_ready(layout, made, where)
+
+
+def down(layout: Layout) -> None:
+    """End the cluster and remove all it has, logs apart; does nothing when there is none."""
+    if not layout.root.exists():
+        _clear_machine(layout)
+        return
+    with changing(layout):
+        _end_pods(layout)
+        _clear_machine(layout)
+        for name in _KEPT:
+            _remove(layout.root / name)
+        slots.give_back(layout)
+    tell(f"{layout.root} is down; logs stay in {layout.logs}")
+
+
+def _end_pods(layout: Layout) -> None:
+    """Let pods end in order while everything is alive, so that drivers can clean up; within limits."""
+    try:
+        made = spec.load(layout)
+    except ClusterError:
+        return
+    if not made or not made.nodes or not controlplane.answers(layout, made):
+        return
+    kubectl = [f"{layout.bin}/kubectl", f"--kubeconfig={layout.kubeconfig}", "--request-timeout=5s"]
+    delete = [*kubectl, "delete", "pods", "--all", "--all-namespaces", "--grace-period=1", "--wait=false"]
+    subprocess.run(delete, capture_output=True, check=False, timeout=60)
+
+    def none_left() -> bool:
+        pods = controlplane.get(layout, made, "/api/v1/pods?limit=1")
+        return pods is None or not pods["items"]
+
+    if not wait_for(none_left, seconds=_PODS_PATIENCE, pause=0.2):
+        tell(f"some pods did not end within {_PODS_PATIENCE}s and are killed")
+
+
+def _clear_machine(layout: Layout) -> None:
+    """Take everything back from the machine that bears the cluster's mark."""
+    # Kubelets first, else they start again what is ended.
+    for prefix in ("kubelet-", "containerd-"):
+        for file in sorted(layout.run.glob(f"{prefix}*.pid")):
+            processes.stop(layout, file.stem, kill=True)
+    if not wait_for(lambda: _kill_all(layout), seconds=30):
+        raise ClusterError(f"processes of {layout.root} do not end: {processes.marked(layout.id)}")
+    if not cgroups.remove(layout):
+        raise ClusterError(f"the cgroups dradriver-{layout.id} cannot be removed; something holds them")
+    if preflight.is_root():
+        network.remove_all(layout)
+        _unmount(layout.root)
+        shutil.rmtree(layout.short, ignore_errors=True)
+
+
+def _kill_all(layout: Layout) -> bool:
+    own = {os.getpid()}
+    alive = (set(processes.marked(layout.id)) | cgroups.members(layout)) - own
+    for pid in alive:
+        processes.send(pid, signal.SIGKILL)
+    return not alive
+
+
+def _unmount(root: Path) -> None:
+    # Nothing of ours is mounted outside the nodes' namespaces, unless someone did so by hand.
+    with open("/proc/self/mountinfo") as file:  # noqa: PTH123  reads best so
+        points = [line.split()[4] for line in file]
+    for point in sorted((each for each in points if each.startswith(f"{root}/")), reverse=True):
+        subprocess.run(["umount", "--lazy", point], check=False, capture_output=True)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
