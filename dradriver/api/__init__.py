@@ -20,7 +20,14 @@ VISIBLE_DEVICES_VARIABLE: Final = "NVIDIA_VISIBLE_DEVICES"
 """Set to `void`, so that a legacy runtime hook does not add devices of its own choice."""
 
 DEVICES_VARIABLE: Final = "DRADRIVER_DEVICES"
-"""Variable in the container that lists the UUIDs of its GPUs and MIG devices, comma separated."""
+"""Variable that lists the UUIDs of a request's GPUs and MIG devices, comma separated.
+
+Devices of one request always come into a container together. A container that uses several requests sees the
+list of the last of them; the variables with `DEVICE_VARIABLE_PREFIX` are complete in every case.
+"""
+
+DEVICE_VARIABLE_PREFIX: Final = "DRADRIVER_DEVICE_"
+"""With the device's name in capitals behind it: a variable for each device of the container, holding its UUID."""
 
 
 class DeviceType:

@@ -1,0 +1,84 @@
+"""Opaque device configurations that a claim or DeviceClass may carry: `resource.nvidia.com/v1beta1`.
+
+Names, fields and meaning are those of NVIDIA's driver, so that a manifest written for it is understood here.
+Unknown fields are errors: a typing mistake must not silently change what a user gets.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel
+
+API_VERSION: Final = "resource.nvidia.com/v1beta1"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, alias_generator=to_camel)
+
+
+class TimeSlicingConfig(_Model):
+    """How long one process runs before another gets the GPU."""
+
+    interval: Literal["Default", "Short", "Medium", "Long"] = "Default"
+
+
+class MpsConfig(_Model):
+    """Limits of processes that share a GPU through MPS."""
+
+    default_active_thread_percentage: Annotated[int, Field(ge=0, le=100)] | None = None
+    default_pinned_device_memory_limit: str | None = None
+    default_per_device_pinned_memory_limit: dict[str, str] | None = None
+    multi_user: bool | None = None
+
+
+class Sharing(_Model):
+    """How several containers share one device."""
+
+    strategy: Literal["TimeSlicing", "MPS"]
+    time_slicing_config: TimeSlicingConfig | None = None
+    mps_config: MpsConfig | None = None
+
+
+class GpuConfig(_Model):
+    """Configuration of whole GPUs."""
+
+    api_version: Literal["resource.nvidia.com/v1beta1"]
+    kind: Literal["GpuConfig"]
+    sharing: Sharing | None = None
+
+
+class MigDeviceConfig(_Model):
+    """Configuration of MIG partitions."""
+
+    api_version: Literal["resource.nvidia.com/v1beta1"]
+    kind: Literal["MigDeviceConfig"]
+    sharing: Sharing | None = None
+
+
+DeviceConfig = GpuConfig | MigDeviceConfig
+
+_ADAPTER: TypeAdapter[DeviceConfig] = TypeAdapter(Annotated[DeviceConfig, Field(discriminator="kind")])
+
+
+class InvalidConfigError(ValueError):
+    """An opaque configuration that is not understood; the message names each path and what is wrong there."""
+
+
+def decode(parameters: Mapping[str, Any]) -> DeviceConfig:
+    """Read the `opaque.parameters` of a claim or DeviceClass.
+
+    Raises:
+        InvalidConfigError: unknown kind or field, wrong type or value; all of them at once.
+    """
+    try:
+        return _ADAPTER.validate_python(dict(parameters))
+    except ValidationError as error:
+        problems = (f"{_path(problem['loc'])}: {problem['msg']}" for problem in error.errors())
+        raise InvalidConfigError("; ".join(problems)) from error
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    # The first element is the kind that the discriminator chose, not a field.
+    words = [str(word) for word in location if word not in ("GpuConfig", "MigDeviceConfig")]
+    return ".".join(words) or "parameters"

@@ -1,0 +1,80 @@
+"""Spec files in the runtime's folder: written whole or not at all, one for each claim."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dradriver.cdi.errors import SpecFileError
+from dradriver.cdi.spec import CdiSpec
+
+
+class SpecFolder:
+    """The folder that the runtime reads transient specs from.
+
+    Args:
+        folder: such as /var/run/cdi; made when the first spec is written.
+        kind: `vendor/class` of every spec kept here.
+    """
+
+    def __init__(self, folder: Path, *, kind: str) -> None:
+        self._folder = folder
+        self._prefix = kind.replace("/", "-") + "_"
+
+    def path(self, identity: str) -> Path:
+        """Tell where the spec of a claim UID lies."""
+        return self._folder / f"{self._prefix}{identity}.json"
+
+    def write(self, identity: str, spec: CdiSpec) -> Path:
+        """Write or replace a spec in one step.
+
+        No fsync: the folder does not outlive a reboot, and neither do the containers that use it.
+
+        Raises:
+            SpecFileError: the folder or file cannot be written.
+        """
+        path = self.path(identity)
+        text = json.dumps(spec.to_json(), separators=(",", ":"))
+        # The runtime reads only *.json and *.yaml, so an unfinished file is invisible to it.
+        temporary = path.with_suffix(".tmp")
+        with _translated(path, "write"):
+            _with_folder(self._folder, lambda: temporary.write_text(text))
+            temporary.replace(path)
+            # Another driver's spec of the same claim would make the name ambiguous, and unusable.
+            path.with_suffix(".yaml").unlink(missing_ok=True)
+        return path
+
+    def remove(self, identity: str) -> None:
+        """Remove a spec; one that is not there is fine.
+
+        Raises:
+            SpecFileError: it is there and stays.
+        """
+        path = self.path(identity)
+        with _translated(path, "remove"):
+            for suffix in (".json", ".tmp", ".yaml"):
+                path.with_suffix(suffix).unlink(missing_ok=True)
+
+    def identities(self) -> frozenset[str]:
+        """List the claim UIDs that have a spec here."""
+        return frozenset(path.stem.removeprefix(self._prefix) for path in self._folder.glob(f"{self._prefix}*.json"))
+
+
+def _with_folder(folder: Path, write: Callable[[], object]) -> None:
+    try:
+        write()
+    except FileNotFoundError:
+        folder.mkdir(parents=True, exist_ok=True)
+        write()
+
+
+@contextmanager
+def _translated(path: Path, verb: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SpecFileError(
+            f"cannot {verb} the CDI spec {path}: {os.strerror(error.errno or 0)}; "
+            "check that the folder given by --cdi-root is the runtime's and writable"
+        ) from error

@@ -1,0 +1,42 @@
+"""Small files that survive a crash at any instant: written whole or not at all, and on disk when said so."""
+
+import os
+from pathlib import Path
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Replace a file in one step, and have it on disk before returning.
+
+    Temporary file, fsync, rename, fsync of the folder: at every instant the old or the new content is there.
+
+    Raises:
+        OSError: the folder is missing, full or not writable; the old content stays.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, text.encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def remove_durably(path: Path) -> None:
+    """Remove a file for good; one that is not there is fine.
+
+    Raises:
+        OSError: it is there and stays.
+    """
+    path.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

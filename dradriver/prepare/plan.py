@@ -1,0 +1,156 @@
+"""From a claim and the offered devices to what is to be done: a pure function, with every refusal."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dradriver import api
+from dradriver.gpu.model import Placement
+from dradriver.gpu.offer import Offer, OfferedDevice
+from dradriver.prepare.claim import AllocatedClaim, OpaqueConfig, Result
+from dradriver.prepare.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedDevice:
+    """One device of a claim.
+
+    Attributes:
+        requests: main requests that this device answers.
+        make: the partition is to be created; False for whole GPUs and instances that others made.
+    """
+
+    requests: tuple[str, ...]
+    pool: str
+    device: str
+    gpu_uuid: str
+    profile_id: int | None = None
+    profile_name: str | None = None
+    placement: Placement | None = None
+    instance_uuid: str | None = None
+    make: bool = False
+    admin_access: bool = False
+    share_id: str | None = None
+
+    def conflicts_with(self, other: "PlannedDevice") -> bool:
+        """Tell whether both use a common part of one GPU; an admin's access conflicts with nothing."""
+        if self.gpu_uuid != other.gpu_uuid or self.admin_access or other.admin_access:
+            return False
+        if self.placement is None or other.placement is None:
+            return True
+        return self.placement.overlaps(other.placement)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that preparing one claim takes."""
+
+    namespace: str
+    name: str
+    uid: str
+    devices: tuple[PlannedDevice, ...]
+
+    def __str__(self) -> str:
+        return f"claim {self.namespace}/{self.name}"
+
+    def fits(self, claim: AllocatedClaim) -> bool:
+        """Tell whether this plan was made for the claim's present allocation, whatever is offered by now."""
+        allocated = {(result.request, result.pool, result.device, result.share_id) for result in claim.results}
+        planned = {
+            (request, device.pool, device.device, device.share_id)
+            for device in self.devices
+            for request in device.requests
+        }
+        return allocated == planned
+
+
+def make_plan(claim: AllocatedClaim, offer: Offer) -> Plan:
+    """Decide what preparing a claim takes.
+
+    Raises:
+        PlanError: a pool or device that is not ours, a configuration that does not fit or is not known.
+    """
+    devices = tuple(_planned(claim, result, offer) for result in claim.results)
+    _check_configs(claim, offer)
+    _check_overlap(claim, devices)
+    return Plan(namespace=claim.namespace, name=claim.name, uid=claim.uid, devices=devices)
+
+
+def _planned(claim: AllocatedClaim, result: Result, offer: Offer) -> PlannedDevice:
+    device = _offered(claim, result, offer)
+    instance = device.instance
+    return PlannedDevice(
+        requests=(result.request,),
+        pool=result.pool,
+        device=result.device,
+        gpu_uuid=device.gpu.uuid,
+        profile_id=None if device.profile is None else device.profile.id,
+        profile_name=None if device.profile is None else device.profile.name,
+        placement=device.placement,
+        instance_uuid=None if instance is None else instance.uuid,
+        make=device.profile is not None and instance is None and not result.admin_access,
+        admin_access=result.admin_access,
+        share_id=result.share_id,
+    )
+
+
+def _offered(claim: AllocatedClaim, result: Result, offer: Offer) -> OfferedDevice:
+    if result.pool != offer.pool.name:
+        raise PlanError(
+            f"{claim}, request {result.subrequest}: device {result.device} is of pool {result.pool}, "
+            f"this node serves pool {offer.pool.name}; delete the pod, so that it is scheduled anew"
+        )
+    device = offer.devices.get(result.device)
+    if device is None:
+        raise PlanError(
+            f"{claim}, request {result.subrequest}: this node has no device {result.device} (any more), "
+            f"it offers {_some(offer.devices)}; delete the pod, so that it is scheduled anew"
+        )
+    return device
+
+
+def _some(names: Iterable[str], most: int = 4) -> str:
+    names = list(names)
+    shown = ", ".join(names[:most]) or "none"
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def _check_overlap(claim: AllocatedClaim, devices: tuple[PlannedDevice, ...]) -> None:
+    for index, device in enumerate(devices):
+        for other in devices[:index]:
+            if device.share_id is None and device.conflicts_with(other):
+                raise PlanError(f"{claim}: its devices {other.device} and {device.device} overlap on one GPU")
+
+
+def _check_configs(claim: AllocatedClaim, offer: Offer) -> None:
+    for config in claim.configs:
+        types = {_type(offer.devices[result.device]) for result in claim.results if config.covers(result)}
+        _check_config(claim, config, types)
+
+
+def _type(device: OfferedDevice) -> str:
+    return api.DeviceType.GPU if device.profile is None else api.DeviceType.MIG
+
+
+def _check_config(claim: AllocatedClaim, config: OpaqueConfig, types: Iterable[str]) -> None:
+    """Refuse what is not understood or cannot be done; a config for all requests may miss some device types."""
+    # Most claims carry none, and pydantic takes a while to load.
+    from dradriver.api.config import GpuConfig, InvalidConfigError, decode  # noqa: PLC0415
+
+    where = f"{claim}, configuration {config.source} for {', '.join(config.requests) or 'all requests'}"
+    try:
+        decoded = decode(config.parameters)
+    except InvalidConfigError as error:
+        raise PlanError(f"{where}: {error}") from error
+    meant = api.DeviceType.GPU if isinstance(decoded, GpuConfig) else api.DeviceType.MIG
+    if config.requests and set(types) - {meant}:
+        raise PlanError(f"{where}: {decoded.kind} is for devices of type {meant}, the request got another type")
+    sharing = decoded.sharing
+    if sharing is None:
+        return
+    interval = sharing.time_slicing_config.interval if sharing.time_slicing_config else "Default"
+    harmless = sharing.strategy == "TimeSlicing" and (interval == "Default" or meant == api.DeviceType.MIG)
+    if not harmless:
+        raise PlanError(
+            f"{where}: sharing.strategy {sharing.strategy} (interval {interval}) is not supported by this driver; "
+            "remove `sharing`, or share one claim between the pods"
+        )
