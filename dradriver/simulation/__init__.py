@@ -1,6 +1,7 @@
 """A simulated GPU node: NVML, and the host's files, without a GPU.
 
-The state folder is the hardware: it outlives every process that uses it. Command line: `python -m dradriver.simulation`.
+The state folder is the hardware: it outlives every process that uses it. The command line is
+`python -m dradriver.simulation`.
 """
 
 from pathlib import Path

@@ -1,6 +1,7 @@
 """Command line of the simulated node: `python -m dradriver.simulation --state DIR VERB ...`.
 
-Exit codes: 0 done; 1 the hardware refuses; 2 the request itself cannot be used. Either failure is one sentence on stderr.
+Exit codes: 0 done; 1 the hardware refuses; 2 the request itself cannot be used. Either failure is one sentence on
+stderr.
 """
 
 import sys

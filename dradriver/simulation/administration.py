@@ -2,6 +2,7 @@
 
 import uuid
 from dataclasses import replace
+from typing import Any
 
 from dradriver.simulation import hardware
 from dradriver.simulation.codes import Refused, Return, require
@@ -176,7 +177,8 @@ def add_process(state: State, index: int, process: Process) -> State:
     """Let a process use a GPU, or one of its compute instances; one that is there already is replaced.
 
     Raises:
-        Refused: NOT_FOUND for an instance that is not there, INVALID_ARGUMENT where the GPU has MIG on and none is named.
+        Refused: NOT_FOUND for an instance that is not there, INVALID_ARGUMENT where the GPU has MIG on and none is
+            named.
     """
     gpu = state.gpus[index]
     require(
@@ -254,5 +256,5 @@ def find_profile(gpu: Gpu, text: str) -> Profile:
     return found
 
 
-def _with(state: State, index: int, **fields: object) -> State:
-    return state.with_gpu(index, replace(state.gpus[index], **fields))  # type: ignore[arg-type]  # Names are checked by `replace`.
+def _with(state: State, index: int, **fields: Any) -> State:
+    return state.with_gpu(index, replace(state.gpus[index], **fields))

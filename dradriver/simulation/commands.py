@@ -1,6 +1,7 @@
 """The verbs of the command line: each takes the parsed arguments and the node's store, and returns what to print.
 
-What the user got wrong is `errors.BadInput`, what the hardware refuses is `codes.Refused`; `__main__` says either in one sentence.
+What the user got wrong is `errors.BadInput`, what the hardware refuses is `codes.Refused`; `__main__` says either in
+one sentence.
 """
 
 import json
@@ -46,7 +47,7 @@ def call_name(text: str) -> str:
     names = [name for name in (text, f"{text}_v2", f"{text}_v3") if name in FUNCTIONS]
     if not names:
         near = [name for name in FUNCTIONS if text.lower().removeprefix("nvml") in name.lower()]
-        raise BadInput(f"no NVML call {text!r}; {_choices('perhaps', near)}{_choices('there are', list(FUNCTIONS))}")
+        raise BadInput(f"no NVML call {text!r} here; there are {', '.join(near or FUNCTIONS)}")
     return names[-1] if text not in FUNCTIONS else text
 
 

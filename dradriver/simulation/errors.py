@@ -1,3 +1,4 @@
+# ruff: noqa: N818 -- The tree's root ends in Error; its branches say what is the matter.
 """What can go wrong with a simulated node as such (what its hardware refuses is `codes.Refused`).
 
 SimulationError

@@ -1,7 +1,7 @@
 """What the simulated hardware does: pure rules, each makes a new state from the old one or refuses.
 
-The rules are those of NVIDIA's MIG user guide and of nvml.h, as far as they are published; where real hardware was observed to do
-something that no document promises, the comment says so.
+The rules are those of NVIDIA's MIG user guide and of nvml.h, as far as they are published; where real hardware was
+observed to do something that no document promises, the comment says so.
 """
 
 import uuid as uuids
@@ -58,8 +58,8 @@ def set_mig_mode(state: State, index: int, *, enabled: bool) -> tuple[State, Ret
     """Switch MIG mode, at once or at the next reset.
 
     Returns:
-        The state after it, and the activation status: SUCCESS when in force, IN_USE when clients or instances hold the GPU,
-        RESET_REQUIRED when it waits for a reset (before Hopper).
+        The state after it, and the activation status: SUCCESS when in force, IN_USE when clients or instances hold
+        the GPU, RESET_REQUIRED when it waits for a reset (before Hopper).
 
     Raises:
         Refused: NOT_SUPPORTED on a GPU without MIG.
@@ -137,7 +137,8 @@ def create_gpu_instance(
         state: before.
         index: of the GPU.
         profile_id: hardware id.
-        start: memory slice; None lets the hardware choose, which can lead into a dead end later: it takes the highest one free.
+        start: memory slice; None lets the hardware choose: it takes the highest one free, which can lead into a
+            dead end (on an A100, profiles 19, 19, 14, 9 one after another do).
         size: memory slices; has to be the profile's.
 
     Raises:
@@ -268,8 +269,8 @@ def create_compute_instance(
     """Make a compute instance, hence a MIG device, in a GPU instance; its UUID was never seen before.
 
     Raises:
-        Refused: NOT_FOUND when the GPU instance is gone, INVALID_ARGUMENT or NOT_SUPPORTED for a profile that it does not
-            offer, INSUFFICIENT_RESOURCES where its slices are taken.
+        Refused: NOT_FOUND when the GPU instance is gone, INVALID_ARGUMENT or NOT_SUPPORTED for a profile that it
+            does not offer, INSUFFICIENT_RESOURCES where its slices are taken.
     """
     gpu = state.gpus[index]
     instance = gpu_instance(gpu, serial=serial)

@@ -28,7 +28,8 @@ _MAX_COMPUTE_MODE = 3
 # The CUDA version that a driver branch brings, newest first.
 _CUDA = (
     (615, 13040), (610, 13030), (595, 13020), (590, 13010), (580, 13000), (575, 12090), (570, 12080), (565, 12070),
-    (560, 12060), (555, 12050), (550, 12040), (545, 12030), (535, 12020), (525, 12000), (510, 11060), (470, 11040), (0, 11000),
+    (560, 12060), (555, 12050), (550, 12040), (545, 12030), (535, 12020), (525, 12000), (510, 11060),
+    (470, 11040), (0, 11000),
 )  # fmt: skip
 
 
@@ -67,7 +68,7 @@ def _cuda_driver_version(call: Call, version: Any) -> None:
 
 def cuda_version(driver: str) -> int:
     """CUDA version of a driver, as NVML packs it: 13000 is 13.0."""
-    branch = int(driver.split(".")[0])
+    branch = int(driver.partition(".")[0])
     return next(version for first, version in _CUDA if branch >= first)
 
 

@@ -91,7 +91,7 @@ def handle(argument: Any) -> int:
 def uint(ref: Any) -> int:
     """Read an unsigned int behind a pointer."""
     require(ref is not None, Return.INVALID_ARGUMENT)
-    return ctypes.cast(ref, _UINTS)[0]
+    return int(ctypes.cast(ref, _UINTS)[0])
 
 
 def pair(ref: Any) -> tuple[int, int]:

@@ -1,10 +1,11 @@
 """Kinds of GPUs as data: identity, memory and what each can be cut into.
 
-One row per profile, from published `nvidia-smi mig -lgip` and `-lgipp` listings and NVIDIA's MIG user guide. What nobody has
-published is marked UNVERIFIED and chosen to be plausible. These tables describe the simulated hardware only; the driver
-itself always asks NVML.
+One row per profile, from published `nvidia-smi mig -lgip` and `-lgipp` listings and NVIDIA's MIG user guide. What
+nobody has published is marked UNVERIFIED and chosen to be plausible. These tables describe the simulated hardware
+only; the driver itself always asks NVML.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -147,8 +148,11 @@ _RTX_PRO_INDEX = {
     0: 0x03, 32: 0x0C,
 }  # fmt: skip
 
+_Places = Mapping[int, tuple[Sequence[int], int]]
+_MemoryAt = Mapping[int, tuple[tuple[int, int], ...]]
+
 # Where an instance may lie, by hardware id: starts and size in memory slices.
-_SEVEN_SLICE_PLACES = {
+_SEVEN_SLICE_PLACES: _Places = {
     19: (range(7), 1),
     20: (range(7), 1),
     15: ((0, 2, 4, 6), 2),
@@ -157,8 +161,8 @@ _SEVEN_SLICE_PLACES = {
     5: ((0,), 4),
     0: ((0,), 8),
 }
-_A30_PLACES = {14: (range(4), 1), 21: (range(4), 1), 5: ((0, 2), 2), 6: ((0, 2), 2), 0: ((0,), 4)}
-_RTX_PRO_PLACES = {
+_A30_PLACES: _Places = {14: (range(4), 1), 21: (range(4), 1), 5: ((0, 2), 2), 6: ((0, 2), 2), 0: ((0,), 4)}
+_RTX_PRO_PLACES: _Places = {
     **dict.fromkeys((14, 21, 47, 65, 67), ((0, 3, 6, 9), 3)),
     **dict.fromkeys((5, 35, 64, 66), ((0, 6), 6)),
     **dict.fromkeys((0, 32), ((0,), 12)),
@@ -252,14 +256,14 @@ _RTX_PRO_6000: tuple[_Row, ...] = (
 )
 
 # Two halves of an A100 40 GB differ a little; which one has more is UNVERIFIED.
-_A100_40_MEMORY_AT = {9: ((4, 20224),)}
+_A100_40_MEMORY_AT: _MemoryAt = {9: ((4, 20224),)}
 
 
 def _profiles(
     rows: tuple[_Row, ...],
     index: dict[int, int],
-    places: dict[int, tuple[range | tuple[int, ...], int]],
-    memory_at: dict[int, tuple[tuple[int, int], ...]] | None = None,
+    places: _Places,
+    memory_at: _MemoryAt | None = None,
 ) -> tuple[Profile, ...]:
     return tuple(
         Profile(
@@ -280,9 +284,7 @@ def _profiles(
     )
 
 
-def _seven(
-    rows: tuple[_Row, ...], memory_at: dict[int, tuple[tuple[int, int], ...]] | None = None
-) -> tuple[Profile, ...]:
+def _seven(rows: tuple[_Row, ...], memory_at: _MemoryAt | None = None) -> tuple[Profile, ...]:
     return _profiles(rows, _SEVEN_SLICE_INDEX, _SEVEN_SLICE_PLACES, memory_at)
 
 

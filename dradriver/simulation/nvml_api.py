@@ -1,6 +1,7 @@
 """The simulated libnvidia-ml: an object whose attributes are NVML's C functions, to be assigned to `pynvml.nvmlLib`.
 
-A function that is not here is missing, as it would be in an older driver: pynvml then raises NVMLError_FunctionNotFound.
+A function that is not here is missing, as it would be in an older driver: pynvml then raises
+NVMLError_FunctionNotFound.
 """
 
 from functools import partial

@@ -1,8 +1,8 @@
 """One use of the simulated NVML library: initialised or not, which handles mean what, and how a call goes.
 
-Each NVML function is a plain function `(call, *arguments)` entered in a `Table` under its C name with the kinds of handle that
-it takes first. `Session.run` does for all of them what the library does: refuse before initialisation, find the object behind
-the handle, wait and fail as told by `latency` and `fail`, and turn a refusal into a return code.
+Each NVML function is a plain function `(call, *arguments)` entered in a `Table` under its C name with the kinds of
+handle that it takes first. `Session.run` does for all of them what the library does: refuse before initialisation, find
+the object behind the handle, wait and fail as told by `latency` and `fail`, and turn a refusal into a return code.
 """
 
 import time
@@ -208,8 +208,9 @@ class Session:
         return int(Return.SUCCESS)
 
     def _run(self, name: str, function: Function, arguments: tuple[Any, ...]) -> None:
-        starting = name.startswith("nvmlInit")
-        state = self.store.read() if starting else self.live_state()
+        # Starting and stopping work also where the session is dead, or it could never be renewed.
+        look = self.store.read if name.startswith(("nvmlInit", "nvmlShutdown")) else self.live_state
+        state = look()
         if not (state.latencies or state.faults or function.serial):
             self._perform(function, state, arguments)
             return
@@ -220,7 +221,7 @@ class Session:
             self._wait(state, name)
             fault = self._fault(name, index)
             require(fault is None or fault.late, Return(fault.code) if fault else Return.SUCCESS)
-            self._perform(function, self.store.read() if starting else self.live_state(), arguments)
+            self._perform(function, look(), arguments)
             require(fault is None, Return(fault.code) if fault else Return.SUCCESS)
 
     def _perform(self, function: Function, state: State, arguments: tuple[Any, ...]) -> None:

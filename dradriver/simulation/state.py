@@ -1,6 +1,7 @@
 """What a simulated node is at one moment, as frozen data, and its JSON form.
 
-A state is never changed: the rules (`hardware`, `administration`) make a new one from the old one, and `store` replaces the file.
+A state is never changed: the rules (`hardware`, `administration`) make a new one from the old one, and `store`
+replaces the file.
 """
 
 import json

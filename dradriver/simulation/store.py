@@ -1,8 +1,8 @@
 """A node's state on disk: read without a lock, changed under one, whole after a SIGKILL at any instant.
 
-Files in the folder: `state.json`, replaced as a whole by each change; `lock` and `lock-gpu<N>`, held (flock) by who changes
-something and let go by the kernel when a process dies; `root/`, the host's files, kept in step (see `hostroot`);
-`rendered`, the generation of the state that `root/` shows.
+Files in the folder: `state.json`, replaced as a whole by each change; `lock` and `lock-gpu<N>`, held (flock) by who
+changes something and let go by the kernel when a process dies; `root/`, the host's files, kept in step (see
+`hostroot`); `rendered`, the generation of the state that `root/` shows.
 
 Nothing is synced to the medium: a crash of the real machine is not what is simulated.
 """
