@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -70,11 +71,10 @@ def seconds_left(context: grpc.ServicerContext) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Listener:
-    """One gRPC server, the file it listens at, and the path that gRPC knows it by."""
+    """One gRPC server and the file it listens at."""
 
     server: grpc.Server
     file: FileId | None
-    way: DeadEnd
 
 
 class SocketServer:
@@ -135,12 +135,12 @@ class SocketServer:
         with self._lock:
             if self._listener is None or self.serving:
                 return False
-            _log.warning("socket %s has been removed: listening again", self.path)
             fresh = self._listen()
             self._listener.server.stop(DRAIN_SECONDS)
             self._retired.append(self._listener)
             self._listener = fresh
-            return True
+        _log.warning("somebody removed the socket %s; listening there again", self.path)
+        return True
 
     def stop(self, grace: float) -> None:
         """Remove the socket file, then wait for running calls, at most `grace` seconds.
@@ -149,15 +149,14 @@ class SocketServer:
         for the caller, but its thread runs on.
         """
         with self._lock:
-            listener, self._listener = self._listener, None
-            if listener is not None:
-                remove_own(self.path, listener.file)
-                self._retired.append(listener)
-            stopped = [old.server.stop(grace) for old in self._retired]
-            for old, event in zip(self._retired, stopped, strict=True):
-                event.wait(grace + _CANCEL_SECONDS)
-                old.way.close()
-            self._retired.clear()
+            leaving = self._retired
+            if self._listener is not None:
+                remove_own(self.path, self._listener.file)
+                leaving.append(self._listener)
+            self._listener, self._retired = None, []
+        stopped = [listener.server.stop(grace) for listener in leaving]
+        for event in stopped:
+            event.wait(grace + _CANCEL_SECONDS)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _listen(self) -> _Listener:
@@ -172,12 +171,14 @@ class SocketServer:
                 self.path.chmod(SOCKET_MODE)
                 file = file_id(self.path)
         except KubeletError:
-            way.cut()
-            way.close()
+            with suppress(OSError):
+                self.path.unlink(missing_ok=True)
+            server.stop(0)
             raise
-        way.cut()
+        finally:
+            way.cut()
         server.start()
-        return _Listener(server, file, way)
+        return _Listener(server, file)
 
 
 def _bind(server: grpc.Server, address: str, path: Path) -> None:
@@ -187,5 +188,4 @@ def _bind(server: grpc.Server, address: str, path: Path) -> None:
     except RuntimeError as error:
         with os_errors(path), socket.socket(socket.AF_UNIX) as again:
             again.bind(address)
-        path.unlink(missing_ok=True)
         raise SocketFolderError(f"gRPC cannot listen at {path}: {error}") from error

@@ -5,7 +5,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -28,12 +28,17 @@ FileId: TypeAlias = tuple[int, int]
 
 
 def file_id(path: Path) -> FileId | None:
-    """Identify what lies at the path; None where there is nothing."""
-    try:
-        found = path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_dev, found.st_ino
+    """Identify what lies at the path; None where there is nothing.
+
+    Raises:
+        SocketFolderError: the operating system does not let us find out.
+    """
+    with os_errors(path):
+        try:
+            found = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_dev, found.st_ino
 
 
 def is_served(path: Path) -> bool:
@@ -80,9 +85,10 @@ def make_way(path: Path) -> None:
 
 
 def remove_own(path: Path, own: FileId | None) -> None:
-    """Remove the socket file if it still is ours."""
-    if own is not None and file_id(path) == own:
-        path.unlink(missing_ok=True)
+    """Remove the socket file if it still is ours; where that fails, the kubelet finds that nobody answers."""
+    with suppress(OSError, SocketFolderError):
+        if own is not None and file_id(path) == own:
+            path.unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:
@@ -141,9 +147,11 @@ def os_errors(path: Path) -> Iterator[None]:
 class DeadEnd:
     """A second path to the same place that can be made to lead nowhere.
 
-    gRPC unlinks the path it was given when it stops, whoever owns the file by then: an instance that ends
-    would take away its successor's socket. So it is given a path through a descriptor, which is then
-    pointed elsewhere. The number stays taken until `close`, lest it become another folder's.
+    gRPC unlinks the path it was given some time after it has stopped, whoever owns the file by then: an
+    instance that ends would take away its successor's socket. So it is given a path through a descriptor,
+    which is then pointed elsewhere. The descriptor stays open for good, since nobody tells when gRPC is
+    through with it, and its number must not become another folder's; that is one for each time of
+    listening.
     """
 
     def __init__(self, path: Path) -> None:
@@ -161,10 +169,6 @@ class DeadEnd:
         nowhere = os.open(os.devnull, os.O_PATH | os.O_CLOEXEC)
         os.dup2(nowhere, self._descriptor, inheritable=False)
         os.close(nowhere)
-
-    def close(self) -> None:
-        """Give the descriptor back; the path must not be used any more."""
-        os.close(self._descriptor)
 
 
 def _kind(mode: int) -> str:

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from doubles.kubelet import V1, V1BETA1, Kubelet, KubeletDoubleError, call
@@ -16,6 +17,7 @@ from dradriver.kubelet import (
     Prepared,
     PreparedDevice,
     RegistryMissingError,
+    SocketFolderError,
     SocketInUseError,
     SocketPathBlockedError,
     socket_paths,
@@ -206,6 +208,26 @@ def test_without_a_registry_ensure_complains_until_it_is_back(plugin, paths):
     assert plugin.serving
 
 
+def test_a_socket_that_cannot_be_made_leaves_nothing_behind(plugin, paths, monkeypatch):
+    def refuse(*_arguments):
+        raise PermissionError(1, "Operation not permitted")
+
+    paths.dra.unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "chmod", refuse)
+        with pytest.raises(SocketFolderError, match=r"dra\.sock.*Operation not permitted.*root"):
+            plugin.ensure()
+    assert not paths.dra.exists()
+    assert plugin.ensure() is True
+    assert plugin.serving
+
+
+def test_a_folder_that_takes_no_socket_is_told_with_the_systems_reason(make, paths, monkeypatch):
+    monkeypatch.setattr("dradriver.kubelet._grpc.DeadEnd", lambda _path: SimpleNamespace(path="/proc/x", cut=int))
+    with pytest.raises(SocketFolderError, match=r"dra\.sock.*(No such file|Permission|not permitted)"):
+        make().serve()
+
+
 def test_ensure_neither_starts_nor_revives(make, paths):
     plugin = make()
     assert plugin.ensure() is False
@@ -252,6 +274,7 @@ def test_old_and_new_pod_serve_side_by_side(root, make, kubelet, handler):
 PROGRAM = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from dradriver.kubelet import Plugin, SocketPaths
 paths = SocketPaths(dra=Path(sys.argv[1]), registration=Path(sys.argv[2]))
 plugin = Plugin(None, driver_name="gpu.nvidia.com", paths=paths, on_status=lambda *_: None)
@@ -296,22 +319,3 @@ def test_nothing_is_called_after_stop(plugin, paths):
     plugin.stop()
     with pytest.raises(grpc.RpcError):
         call(paths.dra, V1, "NodePrepareResources", [CLAIM], timeout=60)
-
-
-def test_files_that_were_opened_are_given_back(make, paths):
-    def open_files():
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    def once():
-        plugin = make()
-        plugin.serve()
-        plugin.register()
-        paths.dra.unlink()
-        plugin.ensure()
-        plugin.stop()
-
-    once()
-    before = open_files()
-    for _ in range(5):
-        once()
-    assert open_files() <= before + 2

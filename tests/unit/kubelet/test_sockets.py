@@ -90,6 +90,16 @@ def test_only_the_own_file_is_removed(root):
     remove_own(path, own)
 
 
+def test_what_cannot_be_looked_at_is_told_but_does_not_disturb_leaving(root, monkeypatch):
+    def refuse(_path):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "lstat", refuse)
+    with pytest.raises(SocketFolderError, match="Input/output error"):
+        file_id(root / "a.sock")
+    remove_own(root / "a.sock", (1, 2))
+
+
 def test_folders_are_made_for_the_user_and_group_only(root):
     make_folder(root / "plugins" / "gpu.nvidia.com")
     assert (root / "plugins" / "gpu.nvidia.com").stat().st_mode & 0o027 == 0
@@ -140,5 +150,4 @@ def test_a_dead_end_leads_to_the_folder_until_it_is_cut(root):
     way.cut()
     with pytest.raises(OSError, match="Not a directory"):
         Path(way.path).unlink()
-    way.close()
     assert (root / "a").exists()

@@ -1,0 +1,198 @@
+"""What we count and measure, for Prometheus.
+
+Metrics that NVIDIA's driver has too carry its names and labels, so that dashboards and alerts keep
+working; ours alone start with `dradriver_`. No label ever holds a claim, pod or device name: the number
+of series is fixed when the process starts.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Literal, TypeAlias, get_args
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
+
+Operation: TypeAlias = Literal["prepare", "unprepare"]
+ErrorType: TypeAlias = Literal[
+    "lock_acquire", "prepare_devices", "unprepare_devices", "publish_resources", "claim_get", "internal"
+]
+"""The first four are NVIDIA's."""
+SliceWrite: TypeAlias = Literal["create", "update", "delete"]
+MigOperation: TypeAlias = Literal["create", "destroy"]
+
+DEVICE_TYPES: Final = ("gpu", "mig")
+
+REQUEST_BUCKETS: Final = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02),
+    # From here on NVIDIA's, 0.05 s * 2^n, and at last the kubelet's deadline.
+    *(0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8),
+    *(25.6, 45.0),
+)
+"""Seconds. A prepare takes a few milliseconds, which all fall into the first of NVIDIA's buckets."""
+
+
+class Request:
+    """A call of the kubelet that is being answered."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def fail(self) -> None:
+        """Keep it out of the durations, which are those of successes, as NVIDIA's are."""
+        self.failed = True
+
+
+class Metrics:
+    """Every metric of one process, in a registry of its own.
+
+    Series exist from the start with the value 0, since a rate cannot see the first increment otherwise.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        driver: str,
+        version: str,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Make all series.
+
+        Args:
+            node: this node's name.
+            driver: the driver's name, as in ResourceSlices.
+            version: of this program.
+            clock: seconds, for durations.
+            wall_clock: Unix time in seconds.
+        """
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's last untyped function
+        self.registry = CollectorRegistry()
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._requests_of(driver)
+        self._devices_of(node, driver)
+        self._slices_and_loops()
+        Gauge("dradriver_build_info", "Constant 1; what is running.", ["version"], registry=self.registry).labels(
+            version
+        ).set(1)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+
+    @contextmanager
+    def request(self, operation: Operation) -> Iterator[Request]:
+        """Count and time one call of the kubelet; an exception counts as a failure."""
+        request = Request()
+        self._requests[operation].inc()
+        self._inflight[operation].inc()
+        start = self._clock()
+        try:
+            yield request
+        except BaseException:
+            request.fail()
+            raise
+        finally:
+            self._inflight[operation].dec()
+            if not request.failed:
+                self._durations[operation].observe(self._clock() - start)
+
+    def claim_failed(self, operation: Operation, error_type: ErrorType) -> None:
+        """Count a claim that could not be prepared or unprepared."""
+        self._errors[operation][error_type].inc()
+
+    def set_prepared_devices(self, counts: Mapping[str, int]) -> None:
+        """State how many devices are prepared now, by type (`gpu`, `mig`); a type left out has none."""
+        for device_type, gauge in self._prepared.items():
+            gauge.set(counts.get(device_type, 0))
+
+    def set_slices_published(self, count: int) -> None:
+        """State how many ResourceSlices of ours the API server has."""
+        self._slices.set(count)
+
+    def slice_written(self, operation: SliceWrite) -> None:
+        """Count a ResourceSlice created, updated or deleted."""
+        self._slice_writes[operation].inc()
+
+    def slice_failed(self, reason: str) -> None:
+        """Count a failed attempt to publish; reasons are names of exception classes, so they are few."""
+        self._slice_failures.labels(reason).inc()
+
+    def mig_operation(self, operation: MigOperation, *, failed: bool = False) -> None:
+        """Count a MIG instance created or destroyed, or the attempt."""
+        self._mig[operation, "error" if failed else "ok"].inc()
+
+    def succeeded(self, loop: str) -> None:
+        """Note that a loop has done its work just now. Loops are few and their names fixed in the code."""
+        self._last_success.labels(loop).set(self._wall_clock())
+
+    def _requests_of(self, driver: str) -> None:
+        labels, operations = ["driver", "operation"], get_args(Operation)
+        requests = Counter("nvidia_dra_requests_total", "Calls of the kubelet.", labels, registry=self.registry)
+        inflight = Gauge("nvidia_dra_requests_inflight", "Calls being answered now.", labels, registry=self.registry)
+        durations = Histogram(
+            "nvidia_dra_request_duration_seconds",
+            "Duration of calls without a failed claim.",
+            labels,
+            buckets=REQUEST_BUCKETS,
+            registry=self.registry,
+        )
+        self._requests = {operation: requests.labels(driver, operation) for operation in operations}
+        self._inflight = {operation: inflight.labels(driver, operation) for operation in operations}
+        self._durations = {operation: durations.labels(driver, operation) for operation in operations}
+        self._errors = {operation: self._errors_of(driver, operation) for operation in operations}
+
+    def _errors_of(self, driver: str, operation: str) -> dict[str, Counter]:
+        counter = Counter(
+            f"nvidia_dra_node_{operation}_errors_total",
+            f"Claims that failed to {operation}.",
+            ["driver", "error_type"],
+            registry=self.registry,
+        )
+        return {error_type: counter.labels(driver, error_type) for error_type in get_args(ErrorType)}
+
+    def _devices_of(self, node: str, driver: str) -> None:
+        prepared = Gauge(
+            "nvidia_dra_prepared_devices",
+            "Devices prepared now.",
+            ["node", "driver", "device_type"],
+            registry=self.registry,
+        )
+        mig = Counter(
+            "dradriver_mig_operations_total",
+            "MIG instances created and destroyed.",
+            ["operation", "result"],
+            registry=self.registry,
+        )
+        self._prepared = {kind: prepared.labels(node, driver, kind) for kind in DEVICE_TYPES}
+        self._mig = {
+            (operation, result): mig.labels(operation, result)
+            for operation in get_args(MigOperation)
+            for result in ("ok", "error")
+        }
+
+    def _slices_and_loops(self) -> None:
+        self._slices = Gauge(
+            "dradriver_slices_published", "ResourceSlices that the API server has.", registry=self.registry
+        )
+        writes = Counter(
+            "dradriver_slice_writes_total", "ResourceSlices written.", ["operation"], registry=self.registry
+        )
+        self._slice_writes = {operation: writes.labels(operation) for operation in get_args(SliceWrite)}
+        self._slice_failures = Counter(
+            "dradriver_slice_failures_total", "Failed attempts to publish.", ["reason"], registry=self.registry
+        )
+        self._last_success = Gauge(
+            "dradriver_last_success_timestamp_seconds",
+            "Unix time at which a loop last did its work.",
+            ["loop"],
+            registry=self.registry,
+        )
