@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from dradriver.gpu.profiles import MigOffer, ProfileChoice, parse_choice
 
@@ -34,8 +35,8 @@ class Options:
     mig: MigOffer
     profiles: ProfileChoice
     simulation: Path | None
-    log_level: str
-    log_format: str
+    log_level: Literal["debug", "info", "warning", "error"]
+    log_format: Literal["json", "text"]
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Options:

@@ -42,7 +42,9 @@ def binding_engines(offered: Sequence[MigProfile], totals: Mapping[str, int]) ->
     Returns:
         Counter names in the order of `ENGINES`.
     """
-    scarce_first = sorted(ENGINES, key=lambda name: totals[name])
+    # Of equally scarce ones the last, ofa-engines, which is the one that binds on every kind of GPU.
+    rank = list(ENGINES)
+    scarce_first = sorted(rank, key=lambda name: (totals[name], -rank.index(name)))
     chosen: list[str] = []
     for name in scarce_first:
         if _can_run_out(name, offered, totals, within=chosen):

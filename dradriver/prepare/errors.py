@@ -31,3 +31,7 @@ class HardwareError(PrepareError):
 
 class RecordError(PrepareError):
     """The record of a claim cannot be written or read."""
+
+
+class BusyError(PrepareError):
+    """Another call was at work on the same claim or GPU until the deadline."""

@@ -7,6 +7,7 @@ write the record again, answer. Unprepare walks back from the record alone. Ever
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,16 +15,19 @@ from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
+from dradriver import api
 from dradriver.cdi.errors import CdiError
 from dradriver.gpu.model import Gpu
 from dradriver.gpu.offer import Offer
 from dradriver.kube.errors import ApiError, NotFoundError, UnreachableError
 from dradriver.kubelet import ClaimReference, Failed, Prepared, PreparedDevice
 from dradriver.nvml import NvmlError
+from dradriver.observe.logs import about_claim
+from dradriver.observe.metrics import ErrorType, Metrics, MigOperation, Operation
 from dradriver.prepare import partitions
 from dradriver.prepare.claim import read_claim
 from dradriver.prepare.containers import Containers, GpuFacts, qualified_names
-from dradriver.prepare.errors import ClaimError, HardwareError, PrepareError
+from dradriver.prepare.errors import BusyError, ClaimError, HardwareError, PrepareError
 from dradriver.prepare.partitions import Hardware
 from dradriver.prepare.plan import Plan, PlannedDevice, make_plan
 from dradriver.prepare.records import Made, Record, Records, State, with_made
@@ -70,6 +74,7 @@ class Preparer:
         containers: writes CDI specs.
         boot_id: of the running kernel; a record of another boot has nothing left to undo.
         node: tells what the node offers now; None while that is unknown.
+        metrics: what is counted.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class Preparer:
         containers: Containers,
         boot_id: str,
         node: Callable[[], Node | None],
+        metrics: Metrics,
     ) -> None:
         self._driver = driver
         self._read = read
@@ -88,30 +94,54 @@ class Preparer:
         self._containers = containers
         self._boot_id = boot_id
         self._node = node
+        self._metrics = metrics
         self._locks = _Locks()
 
     def prepare(self, claims: Sequence[ClaimReference], *, deadline: float) -> Mapping[str, Prepared | Failed]:
         """Make claims ready; every claim gets an answer of its own."""
-        return {claim.uid: self._answer(claim, self._prepare, deadline) for claim in claims}
+        return self._answers("prepare", claims, self._prepare, deadline)
 
     def unprepare(self, claims: Sequence[ClaimReference], *, deadline: float) -> Mapping[str, Failed | None]:
         """Undo what was prepared; a claim that is not known is done already."""
-        return {claim.uid: self._answer(claim, self._unprepare, deadline) for claim in claims}
+        return self._answers("unprepare", claims, self._unprepare, deadline)
 
-    def _answer(self, claim: ClaimReference, act: Callable[[ClaimReference, float], T], deadline: float) -> T | Failed:
+    def count_devices(self) -> None:
+        """Publish how many devices are prepared now."""
+        devices = [device for record in self._records.all() for device in record.plan.devices]
+        self._metrics.set_prepared_devices(
+            Counter(api.DeviceType.GPU if device.profile_id is None else api.DeviceType.MIG for device in devices)
+        )
+
+    def _answers(
+        self,
+        operation: Operation,
+        claims: Sequence[ClaimReference],
+        act: Callable[[ClaimReference, float], T],
+        deadline: float,
+    ) -> Mapping[str, T | Failed]:
+        with self._metrics.request(operation) as request:
+            answers = {claim.uid: self._answer(operation, claim, act, deadline) for claim in claims}
+            if any(isinstance(answer, Failed) for answer in answers.values()):
+                request.fail()
+        self.count_devices()
+        return answers
+
+    def _answer(
+        self, operation: Operation, claim: ClaimReference, act: Callable[[ClaimReference, float], T], deadline: float
+    ) -> T | Failed:
         """Run one claim's part of a call; whatever goes wrong concerns that claim only."""
-        with structlog.contextvars.bound_contextvars(
-            claim_namespace=claim.namespace, claim_name=claim.name, claim_uid=claim.uid
-        ):
+        with about_claim(namespace=claim.namespace, name=claim.name, uid=claim.uid):
             try:
                 _check_uid(claim)
                 with self._locks.hold([f"claim {claim.uid}"], deadline):
                     return act(claim, deadline)
             except (PrepareError, CdiError, NvmlError) as error:
-                _log.warning("claim failed", error=str(error))
+                self._metrics.claim_failed(operation, _error_type(operation, error))
+                _log.warning(f"cannot {operation} claim", error=str(error))
                 return Failed(_with_claim(claim, str(error)))
             except Exception as error:  # noqa: BLE001 (a fault of ours in one claim must not fail its neighbours)
-                _log.exception("claim failed by an internal error")
+                self._metrics.claim_failed(operation, "internal")
+                _log.exception(f"cannot {operation} claim: internal error")
                 return Failed(_with_claim(claim, f"internal error of the driver, see its log: {error!r}"))
 
     # --- prepare ---------------------------------------------------------------------------------
@@ -207,8 +237,9 @@ class Preparer:
         plan = record.plan
         made: dict[str, Made] = {}
         for device in plan.devices:
-            needs_reset = node.gpus[device.gpu_uuid].mig_needs_reset
-            instance = partitions.ensure(node.hardware, device, mode_needs_reset=needs_reset)
+            with self._counted("create", device):
+                needs_reset = node.gpus[device.gpu_uuid].mig_needs_reset
+                instance = partitions.ensure(node.hardware, device, mode_needs_reset=needs_reset)
             if instance is not None:
                 made[device.device] = instance
         self._containers.write(plan, made, self._facts(plan, node))
@@ -256,9 +287,21 @@ class Preparer:
             return
         hardware = self._known_node().hardware
         for device in ours:
-            partitions.release(hardware, device, record.made.get(device.device))
+            with self._counted("destroy", device):
+                partitions.release(hardware, device, record.made.get(device.device))
         for gpu_uuid in sorted({device.gpu_uuid for device in ours}):
             partitions.switch_off_when_empty(hardware, gpu_uuid)
+
+    @contextmanager
+    def _counted(self, operation: MigOperation, device: PlannedDevice) -> Iterator[None]:
+        try:
+            yield
+        except PrepareError:
+            if device.make:
+                self._metrics.mig_operation(operation, failed=True)
+            raise
+        if device.make:
+            self._metrics.mig_operation(operation)
 
     def _forget(self, record: Record) -> None:
         self._containers.specs.remove(record.plan.uid)
@@ -286,7 +329,7 @@ class _Locks:
             self._entries[name] = (lock, users + 1)
         try:
             if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                raise PrepareError(f"{name} was busy with another call until the deadline; the kubelet tries again")
+                raise BusyError(f"{name} was busy with another call until the deadline; the kubelet tries again")
             try:
                 yield
             finally:
@@ -301,6 +344,14 @@ class _Locks:
                 del self._entries[name]
             else:
                 self._entries[name] = (lock, users - 1)
+
+
+def _error_type(operation: Operation, error: Exception) -> ErrorType:
+    if isinstance(error, BusyError):
+        return "lock_acquire"
+    if isinstance(error, ClaimError):
+        return "claim_get"
+    return "prepare_devices" if operation == "prepare" else "unprepare_devices"
 
 
 def _check_uid(claim: ClaimReference) -> None:

@@ -1,0 +1,140 @@
+"""The kubelet plugin, put together: with `runtime`, the only module that knows every room.
+
+Start: the DRA socket is served first, since a restarted plugin is called at once by a kubelet that knows it;
+then the Kubernetes client and NVML are loaded side by side; then the pool is computed; then the registration
+socket invites the kubelet, while slices are published.
+
+Stop: registration goes first, so that the kubelet sends nothing more; calls under way are finished; slices stay,
+since the kubelet removes them itself if nobody comes back within 30 s.
+"""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final
+
+from dradriver import api
+from dradriver.flags import Options
+from dradriver.kubelet import ClaimHandler, ClaimReference, Failed, KubeletError, Plugin, Prepared, socket_paths
+
+if TYPE_CHECKING:
+    from dradriver.runtime import Runtime
+
+SOCKET_CHECK_SECONDS: Final = 5.0
+"""How often removed sockets are looked for."""
+
+_log = logging.getLogger(__name__)
+
+
+class DaemonError(Exception):
+    """Why the plugin cannot run: one sentence for the person who started it."""
+
+
+class Daemon:
+    """One kubelet plugin, from start to stop."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._stop = threading.Event()
+        self._gate = Gate()
+        self._runtime: Runtime | None = None
+
+    def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; returns the exit status.
+
+        Raises:
+            DaemonError: it cannot start.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stop.set())
+        plugin = self._plugin()
+        try:
+            plugin.serve()
+            self._serve(plugin)
+        except KubeletError as error:
+            raise DaemonError(str(error)) from error
+        finally:
+            plugin.stop()
+            if self._runtime is not None:
+                self._runtime.stop()
+        return 0
+
+    def _plugin(self) -> Plugin:
+        try:
+            paths = socket_paths(
+                api.DRIVER_NAME,
+                plugins_folder=self._options.plugins_folder,
+                registry_folder=self._options.registry_folder,
+            )
+        except KubeletError as error:
+            raise DaemonError(str(error)) from error
+        return Plugin(self._gate, driver_name=api.DRIVER_NAME, paths=paths, on_status=self._on_status)
+
+    def _serve(self, plugin: Plugin) -> None:
+        # Everything behind this import takes a while to load; the DRA socket is up by now.
+        from dradriver.runtime import Runtime, RuntimeStartError  # noqa: PLC0415
+
+        try:
+            self._runtime = Runtime(self._options)
+            self._gate.open(self._runtime.start())
+        except RuntimeStartError as error:
+            raise DaemonError(str(error)) from error
+        plugin.register()
+        self._runtime.settle()
+        while not self._stop.wait(SOCKET_CHECK_SECONDS):
+            _keep(plugin)
+
+    def _on_status(self, registered: bool, message: str) -> None:  # noqa: FBT001 (called so by the kubelet room)
+        if self._runtime is not None:
+            self._runtime.on_registration(registered=registered, message=message)
+
+
+def _keep(plugin: Plugin) -> None:
+    """Bring removed sockets back; what cannot be mended now is tried again."""
+    try:
+        if plugin.ensure():
+            _log.warning("a socket of this plugin had been removed, it is there again")
+    except KubeletError as error:
+        _log.error("a socket of this plugin is gone: %s", error)
+
+
+class Gate:
+    """Stands in for the preparer while it is being put together: a call that comes early waits for it.
+
+    A kubelet that knew an earlier process calls as soon as the socket is there; refusing it would cost the
+    pod a minute, since the kubelet is in no hurry to try again.
+    """
+
+    PATIENCE: Final = 40.0
+    """Seconds; the kubelet gives up after 45."""
+
+    def __init__(self) -> None:
+        self._handler: Future[ClaimHandler] = Future()
+
+    def open(self, handler: ClaimHandler) -> None:
+        """Let calls through."""
+        self._handler.set_result(handler)
+
+    def prepare(self, claims: Sequence[ClaimReference], *, deadline: float) -> Mapping[str, Prepared | Failed]:
+        """Pass on as soon as possible."""
+        handler = self._wait(deadline)
+        return handler.prepare(claims, deadline=deadline) if handler else _not_yet(claims)
+
+    def unprepare(self, claims: Sequence[ClaimReference], *, deadline: float) -> Mapping[str, Failed | None]:
+        """Pass on as soon as possible."""
+        handler = self._wait(deadline)
+        return handler.unprepare(claims, deadline=deadline) if handler else _not_yet(claims)
+
+    def _wait(self, deadline: float) -> ClaimHandler | None:
+        try:
+            return self._handler.result(timeout=min(self.PATIENCE, max(0.0, deadline - time.monotonic() - 1)))
+        except TimeoutError:
+            return None
+
+
+def _not_yet(claims: Sequence[ClaimReference]) -> dict[str, Failed]:
+    message = "the driver on this node is still starting: see the log of the kubelet plugin for what it waits for"
+    return {claim.uid: Failed(f"claim {claim.namespace}/{claim.name}: {message}") for claim in claims}

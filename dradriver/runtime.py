@@ -1,0 +1,344 @@
+"""What runs behind the sockets: GPUs, records, slices and the web server, put together.
+
+Loading all this takes most of the start, so the daemon imports it when the DRA socket is up.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import structlog
+
+from dradriver import api, files
+from dradriver.cdi.files import SpecFolder
+from dradriver.cdi.host import LIBRARY_FOLDERS, DriverRoot
+from dradriver.cdi.nodes import DeviceTree
+from dradriver.flags import Options
+from dradriver.gpu.model import Gpu
+from dradriver.gpu.names import number_gpus
+from dradriver.gpu.offer import make_offer
+from dradriver.gpu.profiles import MigOffer, missing
+from dradriver.kube import RESOURCE_CLAIMS, Client, KubeconfigError, KubeError
+from dradriver.kubelet import ClaimReference
+from dradriver.nvml import NvmlError
+from dradriver.observe import logs
+from dradriver.observe.errors import ObserveError
+from dradriver.observe.metrics import Metrics, SliceWrite
+from dradriver.observe.readiness import Readiness
+from dradriver.observe.web import WebServer, parse_endpoint
+from dradriver.prepare import Preparer
+from dradriver.prepare.containers import Containers
+from dradriver.prepare.errors import RecordError
+from dradriver.prepare.preparer import Node
+from dradriver.prepare.records import Records
+from dradriver.publish import Phase, Publisher, Status, probe_features
+from dradriver.resource import InvalidPoolError, layout, validate
+
+if TYPE_CHECKING:
+    from dradriver.nvml import Nvml
+
+REGISTERED: Final = "registered"
+PUBLISHED: Final = "published"
+NVML_LIBRARY: Final = "libnvidia-ml.so.1"
+RETRY_SECONDS: Final = 5.0
+"""How often NVML or the API server is tried while it is missing."""
+
+_log = structlog.get_logger()
+
+
+class RuntimeStartError(Exception):
+    """Why the plugin cannot run: one sentence for the person who started it."""
+
+
+class Runtime:
+    """Everything of one plugin process but its sockets."""
+
+    def __init__(self, options: Options) -> None:
+        logs.configure(log_format=options.log_format, level=options.log_level)
+        self._options = options
+        self._stopping = threading.Event()
+        self._readiness = Readiness((REGISTERED, PUBLISHED))
+        self._metrics = Metrics(node=options.node_name, driver=api.DRIVER_NAME, version=version("dradriver"))
+        self._node: Node | None = None
+        self._nvml: Nvml | None = None
+        self._client: Client | None = None
+        self._publisher: Publisher | None = None
+        self._web: WebServer | None = None
+        self._folder = options.plugins_folder / api.DRIVER_NAME
+
+    # --- start and stop --------------------------------------------------------------------------
+
+    def start(self) -> Preparer:
+        """Load everything; returns what answers the kubelet's calls.
+
+        A node whose driver is missing starts all the same: claims can be unprepared, and the GPUs are
+        offered as soon as the driver appears.
+
+        Raises:
+            RuntimeStartError: flags, kubeconfig or folders are not usable.
+        """
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="start") as pool:
+            client = pool.submit(_connect, self._options.kubeconfig)
+            hardware = pool.submit(self._try_to_read_gpus)
+            self._serve_web()
+            preparer = self._preparer()
+            self._client = client.result()
+            self._publisher = self._make_publisher(self._client)
+            hardware.result()
+        threading.Thread(target=self._offer_at_last, name="offer", daemon=True).start()
+        return preparer
+
+    def settle(self) -> None:
+        """Give memory back that only the start needed."""
+        gc.collect()
+        gc.freeze()
+        ctypes.CDLL(None).malloc_trim(0)
+
+    def on_registration(self, *, registered: bool, message: str) -> None:
+        """Note what the kubelet says of our registration; it may just have wiped the node's slices."""
+        if registered:
+            self._readiness.met(REGISTERED)
+        else:
+            self._readiness.unmet(REGISTERED, message)
+        if registered and self._publisher is not None:
+            self._publisher.mark_dirty("the kubelet has registered this plugin")
+
+    def stop(self) -> None:
+        """Stop in the reverse order of the start; the sockets are closed by now. Slices and claims stay."""
+        self._stopping.set()
+        if self._publisher is not None:
+            self._publisher.stop()
+        if self._web is not None:
+            self._web.stop()
+        if self._nvml is not None:
+            self._nvml.close()
+        if self._client is not None:
+            self._client.close()
+
+    def _serve_web(self) -> None:
+        try:
+            endpoint = parse_endpoint(self._options.http_endpoint)
+            if endpoint is not None:
+                self._web = WebServer(endpoint, registry=self._metrics.registry, readiness=self._readiness)
+        except ObserveError as error:
+            raise RuntimeStartError(str(error)) from error
+        if self._web is not None:
+            _log.info("serving metrics and health", endpoint=str(self._web.endpoint))
+
+    def _preparer(self) -> Preparer:
+        records = Records(self._folder / "claims")
+        try:
+            records.load()
+        except RecordError as error:
+            raise RuntimeStartError(str(error)) from error
+        preparer = Preparer(
+            driver=api.DRIVER_NAME,
+            read=self._read_claim,
+            records=records,
+            containers=self._containers(),
+            boot_id=_boot_id(self._proc()),
+            node=lambda: self._node,
+            metrics=self._metrics,
+        )
+        preparer.count_devices()
+        return preparer
+
+    def _read_claim(self, reference: ClaimReference, *, timeout: float) -> Mapping[str, Any]:
+        assert self._client is not None  # noqa: S101 (set before the first call is let through)
+        return self._client.get(RESOURCE_CLAIMS, reference.name, namespace=reference.namespace, timeout=timeout)
+
+    def _make_publisher(self, client: Client) -> Publisher:
+        publisher = Publisher(
+            client,
+            driver=api.DRIVER_NAME,
+            node_name=self._options.node_name,
+            pool_name=self._options.node_name,
+            on_status=self._on_published,
+            meter=SliceMeter(self._metrics),
+        )
+        publisher.start()
+        return publisher
+
+    def _on_published(self, status: Status) -> None:
+        if status.phase is Phase.PUBLISHED:
+            self._readiness.met(PUBLISHED)
+        else:
+            self._readiness.unmet(PUBLISHED, status.message or "slices are being written")
+
+    # --- paths of the host -----------------------------------------------------------------------
+
+    def _proc(self) -> Path:
+        return self._options.driver_root / "proc" if self._options.simulation else Path("/proc")
+
+    def _containers(self) -> Containers:
+        options, proc = self._options, self._proc()
+        dev, host_dev = _dev_folders(options)
+        return Containers(
+            root=DriverRoot(here=options.driver_root_here, host=PurePosixPath(options.driver_root)),
+            tree=DeviceTree(
+                dev=dev,
+                host_dev=host_dev,
+                proc=proc,
+                sys=options.driver_root / "sys" if options.simulation else Path("/sys"),
+                proc_devices=options.proc_devices or proc / "devices",
+            ),
+            specs=SpecFolder(options.cdi_root, kind=api.CDI_KIND),
+            hook=options.cdi_hook,
+        )
+
+    # --- GPUs ------------------------------------------------------------------------------------
+
+    def _try_to_read_gpus(self) -> bool:
+        """Read the GPUs, so that claims can be prepared; they are published later, when the server is known."""
+        # Loads pynvml, beside the Kubernetes client.
+        from dradriver.nvml import open_nvml  # noqa: PLC0415
+
+        try:
+            if self._nvml is None:
+                library = None if self._options.simulation else _library(self._options.driver_root_here)
+                self._nvml = open_nvml(simulation=self._options.simulation, library=library)
+            inventory = self._nvml.inventory()
+        except NvmlError as error:
+            _log.warning("GPUs are not available yet", error=str(error), retry_seconds=RETRY_SECONDS)
+            self._readiness.unmet(PUBLISHED, f"no GPUs: {error}")
+            return False
+        for gpu in inventory.unreadable:
+            _log.error("a GPU cannot be read and is not offered", pci_bus_id=gpu.pci_bus_id, error=str(gpu.error))
+        self._node = self._made_node(self._nvml, inventory.gpus, self._options.mig)
+        return True
+
+    def _made_node(self, nvml: "Nvml", gpus: tuple[Gpu, ...], mig: MigOffer) -> Node:
+        options = self._options
+        numbers = _remembered_numbers(self._folder / "gpu-numbers.json", gpus)
+        offer = make_offer(gpus, pool=options.node_name, mig=mig, profiles=options.profiles, numbers=numbers)
+        return Node(gpus={gpu.uuid: gpu for gpu in gpus}, offer=offer, hardware=nvml)
+
+    def _offer_at_last(self) -> None:
+        """Offer the GPUs, as soon as they can be read and the API server has said what it can hold."""
+        while not self._try_to_offer():
+            if self._stopping.wait(RETRY_SECONDS):
+                return
+
+    def _try_to_offer(self) -> bool:
+        assert self._client is not None  # noqa: S101 (started after the client is there)
+        assert self._publisher is not None  # noqa: S101 (likewise)
+        if self._node is None and not self._try_to_read_gpus():
+            return False
+        try:
+            node = self._offerable(self._client)
+            slices = layout(node.offer.pool)
+            validate(slices)
+        except KubeError as error:
+            _log.warning("the API server does not tell what it can hold", error=str(error), retry_seconds=RETRY_SECONDS)
+            self._readiness.unmet(PUBLISHED, str(error))
+            return False
+        except InvalidPoolError as error:
+            _log.exception("nothing is offered: the API server would refuse the slices", problems=error.problems)
+            self._readiness.unmet(PUBLISHED, str(error))
+            return True
+        _log.info("offering", devices=len(node.offer.devices), slices=len(slices), gpus=len(node.gpus))
+        self._publisher.set_slices(slices)
+        return True
+
+    def _offerable(self, client: Client) -> Node:
+        """Leave partitions out where the API server would drop their counters and hand memory out twice.
+
+        Raises:
+            KubeError: the API server does not answer, or denies the question.
+        """
+        node = self._node
+        assert node is not None  # noqa: S101 (the caller has read the GPUs)
+        counted = any(group.counter_set for group in node.offer.pool.groups)
+        if counted and not probe_features(client, api.DRIVER_NAME, self._options.node_name).partitionable:
+            _log.warning(
+                "no partitions are offered: the API server drops their counters; "
+                "use Kubernetes 1.36 or newer, or enable the feature gate DRAPartitionableDevices (from 1.35 on)"
+            )
+            node = self._made_node(self._opened(), tuple(node.gpus.values()), MigOffer.STATIC)
+            self._node = node
+        unknown = missing(self._options.profiles, node.gpus.values())
+        if unknown:
+            _log.warning("no GPU of this node has these profiles", profiles=sorted(unknown))
+        return node
+
+    def _opened(self) -> "Nvml":
+        assert self._nvml is not None  # noqa: S101 (GPUs have been read)
+        return self._nvml
+
+
+class SliceMeter:
+    """Counts what the publisher does."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def wrote(self, verb: str) -> None:
+        """Count a write."""
+        self._metrics.slice_written(cast("SliceWrite", verb))
+
+    def failed(self, reason: str) -> None:
+        """Count a failed attempt."""
+        self._metrics.slice_failed(reason)
+
+    def published(self, status: Status) -> None:
+        """Note how much is published, and when."""
+        self._metrics.set_slices_published(status.slices)
+        self._metrics.succeeded("publish")
+
+
+def _connect(kubeconfig: Path | None) -> Client:
+    # Takes 0.3 s to load, hence beside everything else.
+    from dradriver.kube.connection import connect  # noqa: PLC0415
+
+    try:
+        return connect(kubeconfig)
+    except KubeconfigError as error:
+        raise RuntimeStartError(str(error)) from error
+
+
+def _library(root: Path) -> Path | None:
+    """Find NVML's library below a driver root; None leaves it to the loader."""
+    if root == Path("/"):
+        return None
+    return next((path for folder in LIBRARY_FOLDERS if (path := root / folder / NVML_LIBRARY).exists()), None)
+
+
+def _dev_folders(options: Options) -> tuple[Path, PurePosixPath]:
+    """Find device nodes: in the driver root where that has a /dev of its own, else in the host's."""
+    here = options.driver_root_here / "dev"
+    if (here / "nvidiactl").exists():
+        return here, PurePosixPath(options.driver_root / "dev")
+    return Path("/dev"), PurePosixPath("/dev")
+
+
+def _boot_id(proc: Path) -> str:
+    path = proc / "sys/kernel/random/boot_id"
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise RuntimeStartError(f"cannot read {path}: {os.strerror(error.errno or 0)}") from error
+
+
+def _remembered_numbers(path: Path, gpus: tuple[Gpu, ...]) -> dict[str, int]:
+    """Number the GPUs as before; a file that cannot be read or written costs stable names, nothing else."""
+    try:
+        known = {str(uuid): int(number) for uuid, number in json.loads(path.read_text())["numbers"].items()}
+    except FileNotFoundError:
+        known = {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        _log.error("numbers of GPUs are lost, names may change", file=str(path), error=repr(error))
+        known = {}
+    numbers = number_gpus(gpus, known)
+    if numbers != known:
+        try:
+            files.write_durably(path, json.dumps({"version": 1, "numbers": numbers}))
+        except OSError as error:
+            _log.error("numbers of GPUs cannot be kept", file=str(path), error=str(error))
+    return numbers
