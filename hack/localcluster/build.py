@@ -14,10 +14,13 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from localcluster import golang, images
 from localcluster.common import HACK, ClusterError, cache_dir, elapsed, locked, tell
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _SOURCES = HACK / "kube"
 # What the multicall program is started as.
@@ -78,9 +81,9 @@ def _kubernetes(version: str) -> Group:
     )
 
 
-def _module(name: str, packages: str = "tool", **rest: object) -> Group:
+def _module(name: str, packages: str = "tool", **rest: Any) -> Group:
     folder = _SOURCES / name
-    return Group(name=name, folder=folder, modfile=folder / "go.mod", packages=packages, **rest)  # type: ignore[arg-type]  # passed through
+    return Group(name=name, folder=folder, modfile=folder / "go.mod", packages=packages, **rest)
 
 
 def groups(kubernetes: str, *, nodes: bool) -> list[Group]:
@@ -100,10 +103,11 @@ def ensure(kubernetes: str, *, nodes: bool) -> list[Path]:
         ClusterError: something needed for the build is missing, or it failed.
     """
     wanted = groups(kubernetes, nodes=nodes)
-    if any(not group.output().exists() for group in wanted):
-        _check_needs(wanted)
-        with locked(cache_dir() / "build.lock", waiting="another build is running, waiting for it"):
-            for group in wanted:
+    _check_needs(wanted)
+    for group in wanted:
+        if not group.output().exists():
+            lock = cache_dir() / "locks" / f"{group.name}.lock"
+            with locked(lock, waiting=f"{group.name} is being built already, waiting for it"):
                 if not group.output().exists():
                     _build(group)
     tools = wanted[0].output()

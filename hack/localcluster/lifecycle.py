@@ -17,6 +17,7 @@ from localcluster import build, cgroups, controlplane, network, node, preflight,
 from localcluster.common import ClusterError, elapsed, locked, tell, wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from localcluster.common import Layout
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 # What a cluster keeps below its directory, apart from its logs.
 _KEPT = ("nodes", "etcd", "certs", "config", "run", "bin", "images", "kubeconfig", "state.json")
-_PODS_PATIENCE = 15
+_PODS_PATIENCE = 10
 
 
 @contextlib.contextmanager
-def changing(layout: Layout):  # noqa: ANN201  a context manager of nothing
+def changing(layout: Layout) -> Iterator[None]:
     """Hold the cluster's lock: one `up`, `down` or `restart` at a time."""
     with locked(layout.lock, waiting=f"another command works on {layout.root}, waiting for it"):
         yield
@@ -63,8 +64,7 @@ def _make(layout: Layout, wish: Wish) -> Spec:
     if existing:
         made = spec.grown(existing, wish)
     else:
-        made = spec.fresh(wish, slot=0, token=secrets.token_hex(16))
-        node.parse_gates(made.feature_gates) if made.feature_gates else None
+        made = spec.fresh(wish, token=secrets.token_hex(16))
         made = spec.placed(made, slots.take(layout))
         shutil.rmtree(layout.logs, ignore_errors=True)
     spec.save(layout, made)
@@ -140,19 +140,8 @@ def start(layout: Layout, made: Spec, name: str) -> None:
             node.start_runtime(layout, where)
         else:
             node.start_kubelet(layout, made, where)
-            _wait_healthy(layout, made, where)
+            node.wait_ready(layout, made, where)
     tell(f"{name} runs")
-
-
-def _wait_healthy(layout: Layout, made: Spec, where: str) -> None:
-    # The node stays Ready in the API for 40 s after a kubelet died: only the kubelet itself knows.
-    def check() -> bool:
-        processes.expect_running(layout, node.kubelet(where))
-        return node.healthy(made, where)
-
-    if not wait_for(check, seconds=60):
-        raise ClusterError(f"the kubelet of {where} is not healthy; see {layout.logs}/{node.kubelet(where)}.log")
-    node.wait_ready(layout, made, where)
 
 
 def down(layout: Layout) -> None:
@@ -177,6 +166,8 @@ def _end_pods(layout: Layout) -> None:
         return
     if not made or not made.nodes or not controlplane.answers(layout, made):
         return
+    # Else deployments and their like would put back every pod that ends.
+    processes.stop(layout, "kube-controller-manager", kill=True)
     kubectl = [f"{layout.bin}/kubectl", f"--kubeconfig={layout.kubeconfig}", "--request-timeout=5s"]
     delete = [*kubectl, "delete", "pods", "--all", "--all-namespaces", "--grace-period=1", "--wait=false"]
     subprocess.run(delete, capture_output=True, check=False, timeout=60)

@@ -14,12 +14,12 @@ import os
 import subprocess
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from localcluster import cgroups, images, kubeconfig, network, processes
 from localcluster.common import ClusterError, wait_for, write
 from localcluster.controlplane import get
-from localcluster.spec import index_of
+from localcluster.spec import index_of, parse_gates
 
 if TYPE_CHECKING:
     from localcluster.common import Layout
@@ -206,21 +206,6 @@ def kubelet_config(layout: Layout, spec: Spec, node: str) -> dict[str, object]:
     return config
 
 
-def parse_gates(text: str) -> dict[str, bool]:
-    """The gates of a "A=true,B=false" list.
-
-    Raises:
-        ClusterError: it is not such a list.
-    """
-    gates = {}
-    for word in text.split(","):
-        name, _, value = word.strip().partition("=")
-        if not name or value.lower() not in {"true", "false"}:
-            raise ClusterError(f"--feature-gates wants Name=true,Other=false; {word!r} is not of that form")
-        gates[name] = value.lower() == "true"
-    return gates
-
-
 def start_runtime(layout: Layout, node: str) -> None:
     """Start the namespace and containerd in it, and give it the images."""
     _start_namespace(layout, node)
@@ -230,6 +215,11 @@ def start_runtime(layout: Layout, node: str) -> None:
 
 
 def _start_namespace(layout: Layout, node: str) -> None:
+    if (survivor := _in_namespace(layout, node)) is not None:
+        # Its keeper was killed: give the namespace another one, for the pods' mounts are in it.
+        keep = [*_nsenter(survivor), f"{layout.bin}/pause"]
+        processes.start(layout, node, keep)
+        return
     pairs = []
     for folder, over in _SHADOWS.items():
         Path(over).mkdir(parents=True, exist_ok=True)
@@ -253,12 +243,26 @@ def _program(pid: int | None) -> str:
         return ""
 
 
+def _in_namespace(layout: Layout, node: str) -> int | None:
+    """A process that lives in the node's mount namespace, or None."""
+    pids = (processes.pid_of(layout, name) for name in (node, containerd(node), kubelet(node)))
+    return next((pid for pid in pids if pid is not None), None)
+
+
+def _nsenter(pid: int) -> list[str]:
+    return ["nsenter", f"--mount=/proc/{pid}/ns/mnt", "--"]
+
+
 def inside(layout: Layout, node: str) -> list[str]:
-    """The words before a command that run it in the node's mount namespace."""
-    pid = processes.pid_of(layout, node)
+    """The words before a command that run it in the node's mount namespace.
+
+    Raises:
+        ClusterError: nothing of the node runs.
+    """
+    pid = _in_namespace(layout, node)
     if pid is None:
         raise ClusterError(f"{node} does not run; `hack/cluster up` starts it")
-    return ["nsenter", f"--mount=/proc/{pid}/ns/mnt", "--"]
+    return _nsenter(pid)
 
 
 def _start_containerd(layout: Layout, node: str) -> None:
@@ -308,7 +312,9 @@ def ready(layout: Layout, spec: Spec, node: str) -> bool:
 
 
 def wait_ready(layout: Layout, spec: Spec, node: str) -> None:
-    """Wait until the node is Ready.
+    """Wait until the node is Ready and its kubelet at work.
+
+    After a restart the API keeps telling Ready for 40 s whatever happens: the kubelet itself is asked too.
 
     Raises:
         ClusterError: a part of it has died, or time is over.
@@ -317,7 +323,7 @@ def wait_ready(layout: Layout, spec: Spec, node: str) -> None:
     def check() -> bool:
         for name in (node, containerd(node), kubelet(node)):
             processes.expect_running(layout, name)
-        return ready(layout, spec, node)
+        return healthy(spec, node) and ready(layout, spec, node) and knows_its_pods(layout, spec, node)
 
     if not wait_for(check, seconds=_PATIENCE, pause=0.2):
         raise ClusterError(f"{node} is not Ready after {_PATIENCE}s; see {layout.logs}/{kubelet(node)}.log")
@@ -331,3 +337,14 @@ def healthy(spec: Spec, node: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def knows_its_pods(layout: Layout, spec: Spec, node: str) -> bool:
+    """Whether a kubelet just started has heard of the pods that run on its node: before, it denies them."""
+    bound = get(layout, spec, f"/api/v1/pods?fieldSelector=spec.nodeName%3D{node},status.phase%3DRunning")
+    known = get(layout, spec, f"/api/v1/nodes/{node}/proxy/pods")
+    return bound is not None and known is not None and _uids(bound) <= _uids(known)
+
+
+def _uids(pods: dict[str, Any]) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods.get("items") or []}

@@ -6,10 +6,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localcluster import cgroups
 from localcluster.common import ClusterError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _WITHOUT = "--control-plane-only does without"
 # Room for a socket of the control plane's own and for what people type.

@@ -8,10 +8,10 @@ to someone else is never mistaken for ours. Containers do not inherit it; they a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,10 +116,8 @@ def _gone(layout: Layout, name: str) -> bool:
 
 def send(pid: int, number: signal.Signals) -> None:
     """Signal a process that may be gone already."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def marked(cluster: str) -> list[int]:
@@ -137,12 +135,3 @@ def _environ(pid: int) -> list[bytes]:
         return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return []
-
-
-def reap() -> None:
-    """Collect children that have ended (a restart starts and stops within one run of this tool)."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            time.sleep(0)
-    except ChildProcessError:
-        pass

@@ -7,17 +7,18 @@ and programs hold is found by trying the ports and looking at the routes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from localcluster import network
 from localcluster.common import ClusterError, cache_dir, locked, write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from localcluster.common import Layout
 
@@ -26,6 +27,11 @@ _SLOTS = 100
 # Below the range from which the kernel picks ports for outgoing connections (32768 on).
 _FIRST_PORT, _PORTS = 20000, 100
 _CONTROL_PORTS = 5
+
+
+class _Entry(TypedDict):
+    dir: str
+    slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +119,13 @@ def take(layout: Layout, is_free: Callable[[Slot], bool] = free) -> Slot:
     Raises:
         ClusterError: every slot is taken.
     """
-    with _registry() as (known, save):
+    with _registry() as known:
         if layout.id not in known:
             known[layout.id] = {"dir": str(layout.root), "slot": _choose(known, layout, is_free)}
-            save(known)
         return Slot(known[layout.id]["slot"])
 
 
-def _choose(known: dict[str, dict], layout: Layout, is_free: Callable[[Slot], bool]) -> int:
+def _choose(known: dict[str, _Entry], layout: Layout, is_free: Callable[[Slot], bool]) -> int:
     taken = {entry["slot"] for entry in known.values()}
     # Different users have different registries: starting apart makes them rarely meet.
     begin = int(layout.id, 16)
@@ -134,31 +139,28 @@ def _choose(known: dict[str, dict], layout: Layout, is_free: Callable[[Slot], bo
 
 def give_back(layout: Layout) -> None:
     """Strike the cluster from the registry."""
-    with _registry() as (known, save):
-        if known.pop(layout.id, None):
-            save(known)
+    with _registry() as known:
+        known.pop(layout.id, None)
 
 
-class _registry:  # noqa: N801  used as a with-statement's word
-    def __enter__(self) -> tuple[dict[str, dict], Callable[[dict], object]]:
-        self._path = cache_dir() / "clusters.json"
-        self._lock = locked(self._path.with_suffix(".lock"), waiting="waiting for another cluster to start")
-        self._lock.__enter__()
-        return _living(self._read()), self._save
-
-    def __exit__(self, *exc: object) -> None:
-        self._lock.__exit__(None, None, None)
-
-    def _read(self) -> dict[str, dict]:
-        try:
-            return json.loads(self._path.read_text())
-        except (OSError, ValueError):
-            return {}
-
-    def _save(self, known: dict) -> None:
-        write(self._path, json.dumps(known, indent=2) + "\n")
+@contextlib.contextmanager
+def _registry() -> Iterator[dict[str, _Entry]]:
+    """The clusters known, to read and change; what is changed is written when the block ends well."""
+    path = cache_dir() / "clusters.json"
+    with locked(path.with_suffix(".lock"), waiting="waiting for another cluster to take its ports"):
+        known = _living(_read(path))
+        yield known
+        write(path, json.dumps(known, indent=2) + "\n")
 
 
-def _living(known: dict[str, dict]) -> dict[str, dict]:
+def _read(path: Path) -> dict[str, _Entry]:
+    try:
+        known: dict[str, _Entry] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return known
+
+
+def _living(known: dict[str, _Entry]) -> dict[str, _Entry]:
     # A directory removed by hand ended its cluster without telling.
     return {name: entry for name, entry in known.items() if Path(entry["dir"]).is_dir()}

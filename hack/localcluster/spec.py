@@ -71,17 +71,22 @@ def save(layout: Layout, spec: Spec) -> None:
     write(layout.state, json.dumps(dataclasses.asdict(spec), indent=2) + "\n", mode=0o600)
 
 
-def fresh(wish: Wish, *, slot: int, token: str) -> Spec:
-    """The make of a new cluster: what was asked for, defaults elsewhere."""
+def fresh(wish: Wish, *, token: str) -> Spec:
+    """The make of a new cluster: what was asked for, defaults elsewhere; not `placed` yet.
+
+    Raises:
+        ClusterError: what was asked for makes no sense.
+    """
     nodes = 1 if wish.nodes is None else wish.nodes
     _check_nodes(nodes)
+    parse_gates(wish.feature_gates or "")
     return Spec(
         kubernetes=wish.kubernetes or DEFAULT_KUBERNETES,
         nodes=nodes,
         emulate=wish.emulate or "",
         feature_gates=wish.feature_gates or "",
         runtime_config=wish.runtime_config or "",
-        slot=slot,
+        slot=0,
         admin_token=token,
     )
 
@@ -117,3 +122,18 @@ def grown(spec: Spec, wish: Wish) -> Spec:
 def placed(spec: Spec, slot: Slot) -> Spec:
     """The make with its share of ports and addresses."""
     return dataclasses.replace(spec, slot=slot.number)
+
+
+def parse_gates(text: str) -> dict[str, bool]:
+    """The gates of a "A=true,B=false" list.
+
+    Raises:
+        ClusterError: it is not such a list.
+    """
+    gates = {}
+    for word in filter(None, text.split(",")):
+        name, _, value = word.strip().partition("=")
+        if not name or value.lower() not in {"true", "false"}:
+            raise ClusterError(f"--feature-gates wants Name=true,Other=false; {word!r} is not of that form")
+        gates[name] = value.lower() == "true"
+    return gates
