@@ -90,6 +90,10 @@ class Nvml:
         self._unreadable = inventory.unreadable
         return inventory
 
+    def minor(self, gpu_uuid: str) -> int:
+        """Read the N of the GPU's /dev/nvidiaN, as it is now."""
+        return self._on(gpu_uuid, lambda _, device: read_minor(device))
+
     def mig_mode(self, gpu_uuid: str) -> MigMode | None:
         """Read MIG mode now and pending; None where the GPU has no MIG."""
         return self._on(gpu_uuid, lambda _, device: read_mig_mode(device))
@@ -221,9 +225,7 @@ def _cuda_driver_version() -> tuple[int, int]:
 
 def _gpu(cache: Cache, device: Device, versions: tuple[str, tuple[int, int]]) -> Gpu:
     facts = cache.facts(device)
-    memory = cache.memory(device)
     mode = read_mig_mode(device)
-    profiles = cache.profiles(device, mode, memory) if mode else ()
     return Gpu(
         uuid=device.gpu,
         minor=read_minor(device),
@@ -234,12 +236,12 @@ def _gpu(cache: Cache, device: Device, versions: tuple[str, tuple[int, int]]) ->
         compute_capability=facts.compute_capability,
         driver_version=versions[0],
         cuda_driver_version=versions[1],
-        memory_bytes=memory,
+        memory_bytes=cache.memory(device),
         mig_mode=mode,
         mig_needs_reset=mode is not None and not facts.resetless_mig,
         vgpu_guest=facts.vgpu_guest,
-        profiles=profiles,
-        instances=_instances_in(cache, device, mode, profiles),
+        profiles=cache.profiles(device, mode) if mode else (),
+        instances=_instances_in(cache, device, mode),
         addressing_mode=facts.addressing_mode,
         numa_node=facts.numa_node,
         pcie_root=facts.pcie_root,
@@ -259,21 +261,18 @@ def _unreadable(cache: Cache, index: int, error: NvmlError) -> UnreadableGpu:
 
 def _profiles(cache: Cache, device: Device) -> tuple[MigProfile, ...]:
     mode = read_mig_mode(device)
-    return cache.profiles(device, mode, cache.memory(device)) if mode else ()
+    return cache.profiles(device, mode) if mode else ()
 
 
 def _list_instances(cache: Cache, device: Device) -> tuple[MigInstance, ...]:
     mode = read_mig_mode(device)
-    profiles = cache.profiles(device, mode, cache.memory(device)) if mode and mode.current else ()
-    return _instances_in(cache, device, mode, profiles)
+    return _instances_in(cache, device, mode)
 
 
-def _instances_in(
-    cache: Cache, device: Device, mode: MigMode | None, profiles: tuple[MigProfile, ...]
-) -> tuple[MigInstance, ...]:
+def _instances_in(cache: Cache, device: Device, mode: MigMode | None) -> tuple[MigInstance, ...]:
     if mode is None or not mode.current:
         return ()
-    return mig.list_instances(device, profiles, cache.compute_profiles)
+    return mig.list_instances(device, cache.profiles(device, mode), cache.compute_profiles)
 
 
 def _processes(device: Device) -> tuple[Process, ...]:

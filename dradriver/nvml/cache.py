@@ -74,14 +74,14 @@ class Cache:
         self._memory[device.gpu] = memory
         return memory
 
-    def profiles(self, device: Device, mode: MigMode, memory_bytes: int | None) -> tuple[MigProfile, ...]:
+    def profiles(self, device: Device, mode: MigMode) -> tuple[MigProfile, ...]:
         """Give what the GPU can be cut into.
 
         The first answer that is not empty stays, so that names stay; an empty one stays while the MIG mode does.
         """
         asked_in, profiles = self._profiles.get(device.gpu, (None, ()))
         if not profiles and asked_in != mode.current:
-            profiles = read_profiles(device, memory_bytes)
+            profiles = read_profiles(device, self.memory(device))
             self._profiles[device.gpu] = (mode.current, profiles)
         return profiles
 

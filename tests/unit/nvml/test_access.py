@@ -64,14 +64,14 @@ def test_a_fact_that_nvml_does_not_tell_never_removes_a_gpu(fake, nvml, call, fi
     assert getattr(gpu(nvml), field) == value
 
 
-@pytest.mark.parametrize("how", ["missing", 4])
+@pytest.mark.parametrize("how", ["missing", 4, "unknown field"])
 @pytest.mark.parametrize(("architecture", "needs_reset"), [(7, True), (9, False)])
 def test_a_driver_that_does_not_tell_about_resets_leaves_it_to_the_architecture(
     fake, nvml, architecture, needs_reset, how
 ):
     if how == "missing":
         fake.missing.add("nvmlDeviceGetFieldValues")
-    else:
+    elif how == 4:
         fake.failures["nvmlDeviceGetFieldValues"] = how
     fake.gpus[0].architecture = architecture
     assert gpu(nvml).mig_needs_reset is needs_reset
@@ -209,7 +209,7 @@ def test_nvml_says_why_a_known_gpu_cannot_be_opened(fake, nvml):
 
 
 def test_an_ended_session_is_not_a_gpu_that_is_not_found(fake, nvml):
-    fake.failures["nvmlDeviceGetHandleByIndex_v2"] = [1]
+    fake.failures |= {"nvmlDeviceGetHandleByIndex_v2": [1], "nvmlDeviceGetHandleByUUID": 6}
     assert nvml.mig_mode("GPU-0") == ON
 
 
@@ -251,6 +251,7 @@ def test_a_pending_mode_of_an_administrator_is_not_taken_back(fake, nvml):
     with pytest.raises(ResetRequired):
         nvml.set_mig_mode("GPU-0", enabled=True)
     assert nvml.mig_mode("GPU-0") == MigMode(current=False, pending=True)
+    assert fake.calls[SET_MODE] == 1
 
 
 def test_handles_are_asked_for_anew_after_a_switch_since_indices_may_move(fake, nvml):
