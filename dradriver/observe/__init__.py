@@ -1,20 +1,5 @@
 """What others see of our doing: log lines, metrics, health.
 
-May be imported late: nothing here is needed to answer the kubelet's first call.
+Nothing here is needed to answer the kubelet's first call, so it may be imported late: `logs` and `metrics`
+load structlog and prometheus_client. Only `early` is light, and bridges the time until `logs` is there.
 """
-
-from dradriver.observe.errors import EndpointError, EndpointSyntaxError, ObserveError
-from dradriver.observe.metrics import Metrics
-from dradriver.observe.readiness import Readiness
-from dradriver.observe.web import Endpoint, WebServer, parse_endpoint
-
-__all__ = [
-    "Endpoint",
-    "EndpointError",
-    "EndpointSyntaxError",
-    "Metrics",
-    "ObserveError",
-    "Readiness",
-    "WebServer",
-    "parse_endpoint",
-]

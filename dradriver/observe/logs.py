@@ -9,11 +9,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Literal, TextIO, TypeAlias, get_args
 
 import structlog
 from structlog.typing import EventDict, Processor
+
+from dradriver.observe.early import HeldBack
 
 LogFormat: TypeAlias = Literal["json", "text"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -32,7 +35,8 @@ _log = logging.getLogger(__name__)
 def configure(*, log_format: LogFormat = "json", level: LogLevel = "info", stream: TextIO | None = None) -> None:
     """Set up the log of the whole process; to be called once, before the first line.
 
-    Also catches warnings and exceptions that nobody handled, which would break a log of JSON lines.
+    Writes what `early.hold_back` has kept. Also catches warnings and exceptions that nobody handled, which
+    would break a log of JSON lines.
 
     Args:
         log_format: how lines look.
@@ -43,7 +47,12 @@ def configure(*, log_format: LogFormat = "json", level: LogLevel = "info", strea
     number = logging.getLevelNamesMapping()[level.upper()]
     render = _renderers(log_format, target)
     structlog.configure(
-        processors=[structlog.contextvars.merge_contextvars, *_common(), *render],
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+            *_common(),
+            *render,
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(target),
         cache_logger_on_first_use=True,
@@ -61,11 +70,14 @@ def about_claim(*, namespace: str, name: str, uid: str) -> Iterator[None]:
 
 
 def _common() -> list[Processor]:
-    return [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
-        structlog.processors.StackInfoRenderer(),
-    ]
+    return [structlog.processors.add_log_level, structlog.processors.StackInfoRenderer()]
+
+
+def _stamp_record(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Give a record of `logging` the time it was made at, which may be before the log was set up."""
+    created = datetime.fromtimestamp(event["_record"].created, UTC)
+    event["ts"] = created.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return event
 
 
 def _renderers(log_format: LogFormat, stream: TextIO) -> list[Processor]:
@@ -96,17 +108,22 @@ def _route_stdlib(stream: TextIO, level: int, render: list[Processor]) -> None:
                 structlog.contextvars.merge_contextvars,
                 structlog.stdlib.add_logger_name,
                 structlog.stdlib.ExtraAdder(),
+                _stamp_record,
                 *_common(),
             ],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
         )
     )
     root = logging.getLogger()
+    held = [record for old in root.handlers if isinstance(old, HeldBack) for record in old.records]
     root.handlers[:] = [handler]
     root.setLevel(level)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
     logging.captureWarnings(capture=True)
+    for record in held:
+        if logging.getLogger(record.name).isEnabledFor(record.levelno):
+            root.handle(record)
 
 
 def _uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:

@@ -5,13 +5,13 @@ import subprocess
 import sys
 import threading
 import warnings
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
 import structlog
 
-from dradriver.observe import logs
+from dradriver.observe import early, logs
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +131,35 @@ def test_warnings_and_values_that_are_no_json_are_lines_too(log):
     assert "object" in odd["thing"]
 
 
+def test_lines_of_the_first_moments_are_kept_with_their_time(log):
+    early.hold_back()
+    logging.getLogger("dradriver.kubelet").info("removed a socket", extra={"path": "/x"})
+    logging.getLogger("dradriver.kubelet").debug("too much")
+    logging.getLogger("urllib3").info("chatter")
+    before = datetime.now(UTC)
+    lines = log()
+    logging.getLogger("dradriver.kubelet").info("later")
+    first, second = lines()
+    assert (first["event"], first["path"], first["level"]) == ("removed a socket", "/x", "info")
+    assert datetime.fromisoformat(first["ts"]) <= before <= datetime.fromisoformat(second["ts"])
+
+
+def test_of_too_many_first_lines_the_last_ones_are_kept(log):
+    early.hold_back()
+    for number in range(1500):
+        logging.getLogger("x").warning("%d", number)
+    events = [line["event"] for line in log()()]
+    assert (len(events), events[-1]) == (1000, "1499")
+
+
+def test_holding_back_needs_nothing_heavy():
+    program = (
+        "import sys, dradriver.observe.early; print('structlog' in sys.modules, 'prometheus_client' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
 def test_text_is_for_people():
     stream = io.StringIO()
     logs.configure(log_format="text", stream=stream)
@@ -146,7 +175,7 @@ def test_text_is_for_people():
 def test_nothing_but_json_reaches_stderr_even_when_nobody_handles_an_error():
     program = """
 import threading
-from dradriver.observe import logs
+from dradriver.observe import early, logs
 logs.configure()
 def crash(): raise RuntimeError("in a thread")
 thread = threading.Thread(target=crash); thread.start(); thread.join()

@@ -2,8 +2,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dradriver.observe import Metrics
-from dradriver.observe.metrics import REQUEST_BUCKETS
+from dradriver.observe.metrics import REQUEST_BUCKETS, Metrics
 
 DRIVER = "gpu.nvidia.com"
 

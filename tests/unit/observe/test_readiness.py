@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.observe import Readiness
+from dradriver.observe.readiness import Readiness
 
 
 def test_nothing_holds_at_first():

@@ -9,15 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from dradriver.observe import (
-    Endpoint,
-    EndpointError,
-    EndpointSyntaxError,
-    Metrics,
-    Readiness,
-    WebServer,
-    parse_endpoint,
-)
+from dradriver.observe.errors import EndpointError, EndpointSyntaxError
+from dradriver.observe.metrics import Metrics
+from dradriver.observe.readiness import Readiness
+from dradriver.observe.web import Endpoint, WebServer, parse_endpoint
 
 
 @pytest.fixture
