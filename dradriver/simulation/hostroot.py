@@ -5,7 +5,6 @@ Formats and numbers are those of the kernel module, see NVIDIA's MIG user guide 
 """
 
 import os
-import shutil
 import stat
 from dataclasses import dataclass
 from functools import lru_cache
@@ -275,6 +274,9 @@ def _remove(root: Path, path: str) -> None:
 
 def _make(path: Path, entry: Entry) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(entry, Node) and not os.path.lexists(path):
+        _make_node(path, entry)
+        return
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     match entry:
@@ -283,19 +285,14 @@ def _make(path: Path, entry: Entry) -> None:
             new.chmod(mode)
         case Link(target):
             new.symlink_to(target)
-        case Node(major, minor, mode):
-            _make_node(new, os.makedev(major, minor), mode)
+        case Node():
+            _make_node(new, entry)
     new.replace(path)
 
 
-def _make_node(path: Path, device: int, mode: int) -> None:
+def _make_node(path: Path, node: Node) -> None:
     try:
-        os.mknod(path, stat.S_IFCHR | mode, device)
+        os.mknod(path, stat.S_IFCHR | node.mode, os.makedev(node.major, node.minor))
     except PermissionError:
         path.touch()
-    path.chmod(mode)
-
-
-def clear(root: Path) -> None:
-    """Take the whole folder away."""
-    shutil.rmtree(root, ignore_errors=True)
+    path.chmod(node.mode)

@@ -7,7 +7,7 @@ replaces the file.
 import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from dradriver.simulation.errors import StateDamaged
 from dradriver.simulation.models import MODELS, Model, Profile
@@ -156,9 +156,8 @@ def _renamed(profile: Profile, change: Rename | None) -> Profile:
     return replace(profile, name=change.name or profile.name, memory_mib=change.memory_mib or profile.memory_mib)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """An NVML event.
+class Event(NamedTuple):
+    """An NVML event; a tuple, for a state carries many of them and JSON is fast with those.
 
     Attributes:
         number: counts all events of the node, from 1.
@@ -239,41 +238,52 @@ class State:
 
 
 def encode(state: State) -> bytes:
-    """Write a state as JSON."""
-    return json.dumps(state, default=_fields, separators=(",", ":")).encode()
+    """Write a state: a line of JSON for the node, then one for each GPU."""
+    node = {name: getattr(state, name) for name in state.__slots__ if name != "gpus"}
+    return "\n".join([_line(node), *(_gpu_line(gpu) for gpu in state.gpus)]).encode()
+
+
+@lru_cache(maxsize=64)
+def _gpu_line(gpu: Gpu) -> str:
+    return _line(gpu)
 
 
 def _fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
+_line = json.JSONEncoder(default=_fields, separators=(",", ":")).encode
+
+
 def decode(data: bytes) -> State:
-    """Read what `encode` wrote.
+    """Read what `encode` wrote; a GPU whose line was met before is the same object again.
 
     Raises:
         StateDamaged: it is something else, or of another version.
     """
     try:
-        fields = json.loads(data)
-        if fields["format"] != FORMAT:
-            raise StateDamaged(
-                f"the state file is of format {fields['format']}, this version reads {FORMAT}: create the node anew"
-            )
-        return _state(fields)
+        node, *gpus = data.decode().split("\n")
+        return _state(json.loads(node), tuple(map(_gpu, gpus)))
     except (ValueError, TypeError, KeyError) as error:
-        raise StateDamaged(f"the state file is damaged ({error!r}): create the node anew") from error
+        raise StateDamaged(f"the state file is damaged ({error!r}): make the node anew with create --force") from error
 
 
-def _state(fields: dict[str, Any]) -> State:
+def _state(fields: dict[str, Any], gpus: tuple[Gpu, ...]) -> State:
+    if fields["format"] != FORMAT:
+        raise StateDamaged(
+            f"the state file is of format {fields['format']}, this version reads {FORMAT}: "
+            "make the node anew with create --force"
+        )
     fields["majors"] = Majors(**fields["majors"])
-    fields["gpus"] = tuple(_gpu(gpu) for gpu in fields["gpus"])
-    fields["events"] = tuple(Event(**event) for event in fields["events"])
+    fields["events"] = tuple(Event(*event) for event in fields["events"])
     fields["faults"] = tuple(Fault(**fault) for fault in fields["faults"])
     fields["latencies"] = tuple((call, milliseconds) for call, milliseconds in fields["latencies"])
-    return State(**fields)
+    return State(gpus=gpus, **fields)
 
 
-def _gpu(fields: dict[str, Any]) -> Gpu:
+@lru_cache(maxsize=64)
+def _gpu(line: str) -> Gpu:
+    fields = json.loads(line)
     fields["instances"] = tuple(_instance(instance) for instance in fields["instances"])
     fields["processes"] = tuple(Process(**process) for process in fields["processes"])
     fields["rows"] = RemappedRows(**fields["rows"])
