@@ -114,11 +114,13 @@ def test_prepared_devices_are_a_state_not_a_sum(metrics):
 def test_slices_migs_and_loops(metrics):
     metrics.set_slices_published(9)
     metrics.slice_written("create")
+    metrics.slice_failed("ConflictError")
     metrics.mig_operation("create")
     metrics.mig_operation("destroy", failed=True)
     metrics.succeeded("publish")
     assert value(metrics, "dradriver_slices_published") == 9
     assert value(metrics, "dradriver_slice_writes_total", operation="create") == 1
+    assert value(metrics, "dradriver_slice_write_errors_total", reason="ConflictError") == 1
     assert value(metrics, "dradriver_mig_operations_total", operation="create", result="ok") == 1
     assert value(metrics, "dradriver_mig_operations_total", operation="destroy", result="error") == 1
     assert value(metrics, "dradriver_last_success_timestamp_seconds", loop="publish") == 1.5e9
