@@ -126,10 +126,6 @@ class Metrics:
         """Count a failed attempt to publish; reasons are names of exception classes, so they are few."""
         self._slice_failures.labels(reason).inc()
 
-    def slice_failed(self, reason: str) -> None:
-        """Count an attempt to read or write slices that failed; the reason is an error's class, never its text."""
-        self._slice_errors.labels(reason).inc()
-
     def mig_operation(self, operation: MigOperation, *, failed: bool = False) -> None:
         """Count a MIG instance created or destroyed, or the attempt."""
         self._mig[operation, "error" if failed else "ok"].inc()
@@ -193,12 +189,6 @@ class Metrics:
         self._slice_writes = {operation: writes.labels(operation) for operation in get_args(SliceWrite)}
         self._slice_failures = Counter(
             "dradriver_slice_failures_total", "Failed attempts to publish.", ["reason"], registry=self.registry
-        )
-        self._slice_errors = Counter(
-            "dradriver_slice_write_errors_total",
-            "Failed attempts to bring the API server's slices up to date.",
-            ["reason"],
-            registry=self.registry,
         )
         self._last_success = Gauge(
             "dradriver_last_success_timestamp_seconds",

@@ -120,7 +120,7 @@ def test_slices_migs_and_loops(metrics):
     metrics.succeeded("publish")
     assert value(metrics, "dradriver_slices_published") == 9
     assert value(metrics, "dradriver_slice_writes_total", operation="create") == 1
-    assert value(metrics, "dradriver_slice_write_errors_total", reason="ConflictError") == 1
+    assert value(metrics, "dradriver_slice_failures_total", reason="ConflictError") == 1
     assert value(metrics, "dradriver_mig_operations_total", operation="create", result="ok") == 1
     assert value(metrics, "dradriver_mig_operations_total", operation="destroy", result="error") == 1
     assert value(metrics, "dradriver_last_success_timestamp_seconds", loop="publish") == 1.5e9
