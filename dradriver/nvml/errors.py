@@ -7,7 +7,8 @@
     ├── DriverUnavailable           nothing can be asked; the node has no usable driver now
     │   ├── LibraryMissing          no libnvidia-ml.so.1 (12)
     │   ├── DriverNotLoaded         kernel module absent (9)
-    │   └── DriverMismatch          library and kernel module differ: the driver was upgraded under us (18)
+    │   ├── DriverMismatch          library and kernel module differ: the driver was upgraded under us (18)
+    │   └── SimulationUnusable      the folder given holds no simulated node
     ├── Uninitialized               the session is gone (1); the next call opens a new one
     ├── NotSupported                this GPU, mode or driver has no such thing (3, 13, 25, 26)
     ├── NotFound                    no such GPU or instance (6, 28)
@@ -76,6 +77,13 @@ class DriverMismatch(DriverUnavailable):
 
     cause = "the NVML library and the kernel module are of different driver versions"
     step = "finish the driver upgrade (reload the module or reboot) and restart this process"
+
+
+class SimulationUnusable(DriverUnavailable):
+    """The folder given holds no simulated node that can be read; the simulation's own sentence says it all."""
+
+    def __str__(self) -> str:
+        return self.cause
 
 
 class Uninitialized(NvmlError):

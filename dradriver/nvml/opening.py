@@ -11,7 +11,7 @@ from typing import Final
 import pynvml
 
 from dradriver.nvml.access import Nvml
-from dradriver.nvml.errors import LIBRARY_NOT_FOUND, LibraryMissing
+from dradriver.nvml.errors import LIBRARY_NOT_FOUND, LibraryMissing, SimulationUnusable
 
 LIBRARY: Final = "libnvidia-ml.so.1"
 
@@ -26,19 +26,29 @@ def open_nvml(*, simulation: Path | None = None, library: Path | None = None) ->
 
     Raises:
         LibraryMissing: the library cannot be loaded; the text says why.
-        DriverUnavailable: it can, but has no driver to talk to.
+        SimulationUnusable: the folder holds no simulated node.
+        DriverUnavailable: there is a library, but no driver for it to talk to.
     """
     if simulation is None:
         return _open(_load(str(library or LIBRARY)), Path("/sys"))
-    from dradriver import simulation as simulated  # noqa: PLC0415 -- Not loaded where a real GPU is used.
-
-    return _open(simulated.open_library(simulation), simulated.root(simulation) / "sys")
+    return _open(*_load_simulated(simulation))
 
 
 def _open(library: object, sys_root: Path) -> Nvml:
     pynvml.nvmlLib = library
     pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 -- Functions of another library would be called.
     return Nvml(sys_root=sys_root)
+
+
+def _load_simulated(folder: Path) -> tuple[object, Path]:
+    # Not loaded where a real GPU is used.
+    from dradriver import simulation  # noqa: PLC0415
+    from dradriver.simulation.errors import SimulationError  # noqa: PLC0415
+
+    try:
+        return simulation.open_library(folder), simulation.root(folder) / "sys"
+    except (SimulationError, OSError) as error:
+        raise SimulationUnusable("open_library", LIBRARY_NOT_FOUND, cause=str(error)) from error
 
 
 def _load(library: str) -> ctypes.CDLL:

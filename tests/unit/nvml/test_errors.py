@@ -66,7 +66,12 @@ def test_our_errors_can_be_hashed_and_compared_unlike_pynvmls():
 def test_the_driver_group_is_what_no_gpu_can_be_asked_without():
     group = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, NvmlError)}
     below = {kind for kind in group if issubclass(kind, errors.DriverUnavailable)} - {errors.DriverUnavailable}
-    assert below == {errors.LibraryMissing, errors.DriverNotLoaded, errors.DriverMismatch}
+    assert below == {
+        errors.LibraryMissing,
+        errors.DriverNotLoaded,
+        errors.DriverMismatch,
+        errors.SimulationUnusable,
+    }
     assert all(kind.__name__ in errors.__doc__ for kind in group)
 
 

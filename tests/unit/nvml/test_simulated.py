@@ -20,12 +20,12 @@ from dradriver.nvml.errors import (
     NotFound,
     NotSupported,
     ResetRequired,
+    SimulationUnusable,
     TimedOut,
 )
 from dradriver.nvml.records import Process
 from dradriver.nvml.session import LOST_PAUSE
 from dradriver.simulation.__main__ import main
-from dradriver.simulation.errors import SimulationError
 from dradriver.simulation.models import MODELS
 
 ON, OFF = MigMode(current=True, pending=True), MigMode(current=False, pending=False)
@@ -402,6 +402,15 @@ def test_a_fact_that_one_gpu_does_not_tell_is_missing_on_it_alone(simulated):
     assert [gpu.addressing_mode for gpu in nvml.gpus()] == ["HMM", None]
 
 
-def test_a_damaged_or_missing_node_is_told(tmp_path):
-    with pytest.raises(SimulationError, match="create"):
+def test_a_missing_node_is_told(tmp_path):
+    with pytest.raises(SimulationUnusable, match=r"^no simulated node in .*nothing: make one with"):
         open_nvml(simulation=tmp_path / "nothing")
+
+
+def test_a_damaged_node_is_told(simulated):
+    node, _ = simulated("1xl4")
+    for file in node.folder.iterdir():
+        if file.is_file():
+            file.write_text("{")
+    with pytest.raises(SimulationUnusable, match=str(node.folder)):
+        open_nvml(simulation=node.folder)
