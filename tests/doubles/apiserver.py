@@ -210,9 +210,14 @@ class ApiServer:
     # --- what tests ask ----------------------------------------------------------------------
 
     def wait(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> bool:
-        """Wait until something is true that requests or writes change."""
+        """Wait until something is true; looked at after each request, and from time to time for what is elsewhere."""
+        deadline = time.monotonic() + timeout
         with self.changed:
-            return self.changed.wait_for(condition, timeout)
+            while not condition():
+                if time.monotonic() > deadline:
+                    return False
+                self.changed.wait(0.02)
+            return True
 
     def count(self, matches: Callable[[Recorded], bool] = lambda _r: True) -> int:
         with self.changed:

@@ -1,0 +1,189 @@
+"""From what is offered and what the API server has to the writes that make them equal. Pure.
+
+Rules of pools (Kubernetes 1.34 to 1.37): the slices with the highest generation count, if there are as many as each of
+them says (`resourceSliceCount`); otherwise the pool is incomplete, and nothing is allocated from it.
+
+So the generation may stay when no mixture of old and new slices can look complete on the way: when one slice of a
+complete pool changes, or when slices are missing (deleted by someone, or not yet written by an interrupted attempt) and
+those present are already right. In all other cases it grows, and every slice is written. What is obsolete is deleted
+last: until then it belongs to a complete older generation, afterwards to one that nobody looks at.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from dradriver.kube import RESOURCE_SLICES, Object
+from dradriver.publish.names import slice_name
+from dradriver.resource import Slice, slice_spec
+from dradriver.resource.wire import carry_times, same_content
+
+Spec: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whose slices: those of one driver for one node, in one pool."""
+
+    driver: str
+    node_name: str
+    pool_name: str
+
+    def owns(self, item: Object) -> bool:
+        """Whether driver and node are ours; a slice in another pool of ours is a leftover."""
+        spec = item.get("spec") or {}
+        return spec.get("driver") == self.driver and spec.get("nodeName") == self.node_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """What is to be published: specs by name, in order, without generation and count."""
+
+    specs: Mapping[str, Spec]
+
+    @classmethod
+    def of(cls, slices: Iterable[Slice], identity: Identity) -> "Desired":
+        """Name the slices and write their specs."""
+        driver, node_name = identity.driver, identity.node_name
+        pool = {"name": identity.pool_name}
+        return cls(
+            specs={
+                slice_name(index, driver=driver, node_name=node_name): slice_spec(
+                    content, driver=driver, node_name=node_name, pool=pool
+                )
+                for index, content in enumerate(slices)
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """What the API server made of a spec that we sent; sending it again would change nothing."""
+
+    sent: Spec
+    stored: Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the publisher knows when it plans.
+
+    Attributes:
+        observed: slices of our driver and node by name, newest known state.
+        owner: entry for `ownerReferences`.
+        generation: highest pool generation ever seen.
+        remembered: specs that were published last; they know when taints began after the slices were deleted.
+        accepted: by name, see Accepted.
+    """
+
+    observed: Mapping[str, Object]
+    owner: Object
+    generation: int = 0
+    remembered: tuple[Spec, ...] = ()
+    accepted: Mapping[str, Accepted] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Writes, to be done in this order.
+
+    Attributes:
+        generation: of the pool afterwards.
+        clears: slices in our way: our name, but a pool that is not ours. A pool's name cannot be changed.
+        updates: complete objects with the resourceVersion they replace.
+        creates: complete objects.
+        deletes: slices that are no longer wanted.
+    """
+
+    generation: int
+    clears: tuple[Object, ...] = ()
+    updates: tuple[Object, ...] = ()
+    creates: tuple[Object, ...] = ()
+    deletes: tuple[Object, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing differs."""
+        return not (self.clears or self.updates or self.creates or self.deletes)
+
+
+def make_plan(desired: Desired, identity: Identity, known: Known) -> Plan:
+    """Compare and decide; see the module."""
+    pool = {name: item for name, item in known.observed.items() if item["spec"]["pool"]["name"] == identity.pool_name}
+    highest = max([known.generation, *(_generation(item) for item in pool.values())])
+    specs = _timed(desired, known)
+    absent, different = _compare(specs, pool, known, generation=highest)
+    left_over = [name for name in pool if name not in specs and _generation(pool[name]) == highest]
+    grows = bool(left_over and specs) or len(different) > 1 or bool(different and absent)
+    generation = max(highest + 1 if grows else highest, 1)
+    written = specs if grows else {*absent, *different, *_unowned(specs, pool, known.owner)}
+    numbers = {"name": identity.pool_name, "generation": generation, "resourceSliceCount": len(specs)}
+    bodies = {
+        name: _body(name, {**spec, "pool": numbers}, pool.get(name), known.owner)
+        for name, spec in specs.items()
+        if name in written
+    }
+    unwanted = [(name, item) for name, item in sorted(known.observed.items()) if name not in specs or name not in pool]
+    return Plan(
+        generation=generation,
+        clears=tuple(item for name, item in unwanted if name in specs),
+        updates=tuple(body for name, body in bodies.items() if name in pool),
+        creates=tuple(body for name, body in bodies.items() if name not in pool),
+        deletes=tuple(item for name, item in unwanted if name not in specs),
+    )
+
+
+def _compare(
+    specs: Mapping[str, Spec], pool: Mapping[str, Object], known: Known, *, generation: int
+) -> tuple[list[str], list[str]]:
+    """Names that are absent from that generation, and names whose content in it is not the wanted one."""
+    absent, different = [], []
+    for name, spec in specs.items():
+        item = pool.get(name)
+        if item is None or _generation(item) != generation:
+            absent.append(name)
+        elif item["spec"]["pool"].get("resourceSliceCount") != len(specs) or not _equal(name, item, spec, known):
+            different.append(name)
+    return absent, different
+
+
+def _equal(name: str, item: Object, spec: Spec, known: Known) -> bool:
+    if same_content(item["spec"], spec):
+        return True
+    accepted = (known.accepted or {}).get(name)
+    return accepted is not None and same_content(accepted.sent, spec) and same_content(item["spec"], accepted.stored)
+
+
+def _timed(desired: Desired, known: Known) -> dict[str, Spec]:
+    """Specs whose taints keep the time since which they are there."""
+    witnesses = [*(item["spec"] for item in known.observed.values()), *known.remembered]
+    tainted = [{"devices": [*_tainted(spec)]} for spec in witnesses]
+    return {name: carry_times(spec, filter(_has_devices, tainted)) for name, spec in desired.specs.items()}
+
+
+def _tainted(spec: Spec) -> Iterable[Spec]:
+    return (device for device in spec.get("devices") or () if device.get("taints"))
+
+
+def _has_devices(spec: Spec) -> bool:
+    return bool(spec["devices"])
+
+
+def _unowned(specs: Mapping[str, Spec], pool: Mapping[str, Object], owner: Object) -> set[str]:
+    """Slices that the garbage collector would not, or would too early, remove with the Node."""
+    return {name for name in specs if name in pool and pool[name]["metadata"].get("ownerReferences") != [owner]}
+
+
+def _body(name: str, spec: Spec, present: Object | None, owner: Object) -> Object:
+    """The object to send. What others put into metadata (labels, annotations) stays."""
+    kept = {} if present is None else {k: v for k, v in present["metadata"].items() if k != "managedFields"}
+    return {
+        "apiVersion": RESOURCE_SLICES.api_version,
+        "kind": RESOURCE_SLICES.kind,
+        "metadata": {**kept, "name": name, "ownerReferences": [owner]},
+        "spec": dict(spec),
+    }
+
+
+def _generation(item: Object) -> int:
+    return int(item["spec"]["pool"].get("generation") or 0)

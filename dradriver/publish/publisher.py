@@ -1,0 +1,336 @@
+"""Keeps the API server's slices equal to what is offered.
+
+Level-triggered: whatever happens (a new offer, a watch event, the kubelet's registration, the passing of time) only
+asks for a pass; a pass compares everything known with everything wanted and writes the difference. One thread does
+that, so no two passes overlap, and nobody who reports a change waits for the API server.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+import structlog
+
+from dradriver.kube import (
+    NODES,
+    RESOURCE_SLICES,
+    ApiError,
+    Client,
+    KubeError,
+    NotFoundError,
+    Object,
+    Pace,
+    Reflector,
+    Selector,
+    Store,
+    WorkQueue,
+)
+from dradriver.publish.allowance import Allowance
+from dradriver.publish.errors import ContestedError, DroppedFieldsError, NodeMissingError, PublishError
+from dradriver.publish.plan import Desired, Identity, Known, Plan, Spec, make_plan
+from dradriver.publish.status import Meter, NoMeter, Phase, Status
+from dradriver.publish.writer import Writer
+from dradriver.resource import Slice
+
+log = structlog.get_logger(__name__)
+
+_ROUNDS = 5
+"""Attempts within one pass to get ahead of another writer."""
+
+_RECHECK = 30.0
+"""Seconds after which a disconnected driver's slices are wiped by the kubelet; a wipe that was under way when we
+registered again has happened by then."""
+
+_FULL_COMPARE = 600.0
+"""Seconds between comparisons with a fresh list, in case a watch silently loses something."""
+
+
+class _Cause(Enum):
+    """Why a pass is wanted. All but a change begin with a fresh list."""
+
+    CHANGE = auto()
+    DIRTY = auto()
+    RECHECK = auto()
+    ROUTINE = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offer:
+    """What is wanted; the number tells a new offer from an old one."""
+
+    desired: Desired
+    number: int
+
+
+class Publisher:
+    """Publishes the slices of one pool of one node. Its methods never wait, except where a timeout is given.
+
+    Args:
+        client: access to the API server.
+        driver: driver name.
+        node_name: node whose pods can use the devices, and owner of the slices.
+        pool_name: pool, by convention the node's name.
+        on_status: called with each new status, on the thread that brought it about; must not block.
+        meter: counts writes and failures.
+        pace: time, chance and backoff.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        driver: str,
+        node_name: str,
+        pool_name: str,
+        on_status: Callable[[Status], None] = lambda _status: None,
+        meter: Meter | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        self._client = client
+        self._identity = Identity(driver=driver, node_name=node_name, pool_name=pool_name)
+        self._selector = Selector(fields=f"spec.nodeName={node_name},spec.driver={driver}")
+        self._on_status = on_status
+        self._meter = meter or NoMeter()
+        self._pace = pace or Pace()
+        self._store = Store()
+        self._writer = Writer(client, self._store, self._identity, meter=self._meter, on_dropped=self._note_dropped)
+        self._queue: WorkQueue[_Cause] = WorkQueue(
+            backoff=self._pace.backoff, clock=self._pace.clock, chance=self._pace.chance
+        )
+        self._reflector = Reflector(
+            client,
+            RESOURCE_SLICES,
+            self._store,
+            selector=self._selector,
+            on_change=lambda _key: self._queue.add(_Cause.CHANGE),
+            pace=self._pace,
+        )
+        # Somebody who undoes our writes meets ten answers at once, and then one every two seconds.
+        self._allowance = Allowance(burst=10, interval=2.0, clock=self._pace.clock)
+        self._changed = threading.Condition()
+        self._offer: _Offer | None = None
+        self._status = Status()
+        self._recheck_due = 0.0
+        self._patience_until = 0.0
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        # Only the publisher's thread touches these.
+        self._attended: _Offer | None = None
+        self._listed = False
+        self._owner: Object | None = None
+        self._owner_checked = False
+        self._generation = 0
+        self._remembered: tuple[Spec, ...] = ()
+        self._published_offer = 0
+        self._refused_offer = 0
+        self._poorer = ""
+
+    @property
+    def status(self) -> Status:
+        """Where things stand."""
+        with self._changed:
+            return self._status
+
+    @property
+    def published(self) -> bool:
+        """Whether the API server has what was last offered, as far as we know."""
+        return self.status.phase is Phase.PUBLISHED
+
+    def start(self) -> None:
+        """Start; the slices that exist are read even before the first offer."""
+        self._queue.add(_Cause.DIRTY)
+        self._queue.add_after(_Cause.ROUTINE, _FULL_COMPARE)
+        self._thread.start()
+        self._reflector.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Stop, and leave the slices: the kubelet removes them if nobody comes back within 30 s."""
+        self._queue.close()
+        self._reflector.stop(timeout)
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def set_slices(self, slices: Iterable[Slice]) -> None:
+        """Offer these instead of what was offered before. No slices at all means that the pool ends."""
+        desired = Desired.of(slices, self._identity)
+        with self._changed:
+            same = self._offer is not None and self._offer.desired == desired
+            if same and self._status.phase is not Phase.WITHDRAWN:
+                return
+            number = 1 if self._offer is None else self._offer.number + 1
+            self._offer = _Offer(desired=desired, number=number)
+            self._patience_until = 0.0
+            status = Status(slices=len(desired.specs), generation=self._status.generation)
+        self._set_status(status)
+        self._queue.forget(_Cause.CHANGE)
+        self._queue.add(_Cause.CHANGE)
+
+    def mark_dirty(self, reason: str) -> None:
+        """Compare with a fresh list, now and again 30 s later. For the moment the kubelet has registered us."""
+        log.debug("slices will be compared", reason=reason)
+        with self._changed:
+            self._recheck_due = self._pace.clock() + _RECHECK
+            self._patience_until = 0.0
+        self._queue.add(_Cause.DIRTY)
+        self._queue.add_after(_Cause.RECHECK, _RECHECK)
+
+    def wait_published(self, timeout: float) -> bool:
+        """Wait until everything offered is published, at most that many seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._status.phase is Phase.PUBLISHED, timeout)
+
+    # --- the thread --------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (cause := self._queue.get()) is not None:
+            try:
+                self._attend(cause)
+            except (PublishError, KubeError) as error:
+                self._fail(error)
+            except Exception as error:
+                log.exception("defect in the publisher")
+                self._fail(error)
+            finally:
+                self._queue.done(cause)
+
+    def _attend(self, cause: _Cause) -> None:
+        """Decide whether and how to make a pass."""
+        if cause is _Cause.ROUTINE:
+            self._queue.add_after(_Cause.ROUTINE, _FULL_COMPARE * (1 + self._pace.chance() / 10))
+        if cause is _Cause.RECHECK and (early := self._remaining(self._recheck_due)) > 0:
+            self._queue.add_after(_Cause.RECHECK, early)
+            return
+        if cause is _Cause.CHANGE and (wait := self._remaining(self._patience_until)) > 0:
+            # Events go on while the API server refuses writes; they must not shorten the backoff.
+            self._queue.add_after(_Cause.CHANGE, wait)
+            return
+        self._listed = self._listed and cause is _Cause.CHANGE
+        if not self._listed:
+            self._list()
+        with self._changed:
+            offer = self._attended = self._offer
+        if offer is not None:
+            if offer.number != self._published_offer:
+                self._poorer = ""
+            self._pass(offer)
+        self._queue.forget(_Cause.CHANGE)
+
+    def _remaining(self, until: float) -> float:
+        return until - self._pace.clock()
+
+    def _list(self) -> None:
+        since = self._store.floor
+        listing = self._client.list(RESOURCE_SLICES, selector=self._selector)
+        self._store.replace(listing.items, listing.resource_version, since=since)
+        self._listed = True
+
+    def _pass(self, offer: _Offer) -> None:
+        """Write until nothing differs, or until it is clear that this does not end."""
+        self._owner_checked = False
+        for _ in range(_ROUNDS):
+            plan = self._plan(offer)
+            if plan.is_empty:
+                self._succeed(offer, plan)
+                return
+            if (wait := self._restraint(offer)) > 0:
+                self._queue.add_after(_Cause.CHANGE, wait)
+                self._set_status(replace(self._status, phase=Phase.PENDING, message="somebody undoes our writes"))
+                return
+            self._execute(offer, plan)
+        raise ContestedError(self._identity.pool_name)
+
+    def _plan(self, offer: _Offer) -> Plan:
+        desired = Desired(specs={}) if self._refused_offer == offer.number else offer.desired
+        plan = make_plan(desired, self._identity, self._known())
+        if plan.creates and not self._owner_checked:
+            # Slices vanish with their Node: the one that exists now may be another with the same name.
+            self._owner = self._read_owner()
+            plan = make_plan(desired, self._identity, self._known())
+        return plan
+
+    def _known(self) -> Known:
+        if self._owner is None:
+            self._owner = self._read_owner()
+        return Known(
+            observed=self._store.snapshot(),
+            owner=self._owner,
+            generation=self._generation,
+            remembered=self._remembered,
+            accepted=self._writer.accepted,
+        )
+
+    def _read_owner(self) -> Object:
+        name = self._identity.node_name
+        try:
+            node = self._client.get(NODES, name)
+        except NotFoundError as error:
+            raise NodeMissingError(name) from error
+        self._owner_checked = True
+        return {
+            "apiVersion": NODES.api_version,
+            "kind": NODES.kind,
+            "name": name,
+            "uid": node["metadata"]["uid"],
+            "controller": True,
+        }
+
+    def _restraint(self, offer: _Offer) -> float:
+        """Seconds to wait before undoing what somebody did; a new offer is never held back."""
+        return self._allowance.take() if self._published_offer == offer.number else 0.0
+
+    def _execute(self, offer: _Offer, plan: Plan) -> None:
+        self._generation = max(self._generation, plan.generation)
+        log.info(
+            "writing slices",
+            generation=plan.generation,
+            updates=len(plan.updates),
+            creates=len(plan.creates),
+            deletes=len(plan.clears) + len(plan.deletes),
+        )
+        try:
+            self._writer.execute(plan)
+        except DroppedFieldsError as error:
+            # Half an offer would hand out the same memory twice.
+            self._refused_offer = offer.number
+            self._meter.failed(type(error).__name__)
+            log.exception("slices are withdrawn")
+            self._poorer = str(error)
+
+    def _succeed(self, offer: _Offer, plan: Plan) -> None:
+        self._generation = max(self._generation, plan.generation)
+        self._remembered = tuple(item["spec"] for item in self._store.snapshot().values())
+        refused = self._refused_offer == offer.number
+        self._published_offer = offer.number
+        status = Status(
+            phase=Phase.WITHDRAWN if refused else Phase.PUBLISHED,
+            message=self._poorer,
+            generation=plan.generation,
+            slices=0 if refused else len(offer.desired.specs),
+        )
+        self._set_status(status, offer=offer)
+        if not refused:
+            self._meter.published(status)
+
+    def _note_dropped(self, error: DroppedFieldsError) -> None:
+        self._poorer = str(error)
+        self._meter.failed(type(error).__name__)
+        log.error("slice is stored incompletely", error=str(error))
+
+    def _fail(self, error: Exception) -> None:
+        cause = error.__cause__ if isinstance(error.__cause__, ApiError) else error
+        delay = self._queue.retry(_Cause.CHANGE, error=cause)
+        with self._changed:
+            if self._offer is self._attended:
+                self._patience_until = self._pace.clock() + delay
+        self._meter.failed(type(cause).__name__)
+        log.warning("slices not published, will try again", error=str(error), seconds=round(delay, 1))
+        self._set_status(replace(self.status, phase=Phase.FAILING, message=str(error)))
+
+    def _set_status(self, status: Status, *, offer: _Offer | None = None) -> None:
+        with self._changed:
+            outdated = offer is not None and offer is not self._offer
+            if outdated or status == self._status:
+                return
+            self._status = status
+            self._changed.notify_all()
+        self._on_status(status)

@@ -1,0 +1,138 @@
+"""Single writes, and what their answers mean for what we know."""
+
+from collections.abc import Callable
+
+from dradriver.kube import (
+    RESOURCE_SLICES,
+    AlreadyExistsError,
+    Client,
+    ConflictError,
+    KubeError,
+    NotFoundError,
+    Object,
+    Store,
+)
+from dradriver.publish.errors import DroppedFieldsError, NameTakenError, WriteError
+from dradriver.publish.features import dropped_fields
+from dradriver.publish.plan import Accepted, Identity, Plan
+from dradriver.publish.status import Meter
+from dradriver.resource import same_content
+
+COUNTER_FIELDS = frozenset({"sharedCounters", "consumesCounters"})
+
+
+class Writer:
+    """Carries plans out. Every answer goes into the store, so that the next plan starts from the truth.
+
+    Where somebody else was quicker, the live object is read into the store and the next plan deals with it.
+
+    Args:
+        client: access to the API server.
+        store: what is known of our slices.
+        identity: whose slices.
+        meter: counts writes.
+        on_dropped: told of fields without which the offer is poorer but not wrong.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        store: Store,
+        identity: Identity,
+        *,
+        meter: Meter,
+        on_dropped: Callable[[DroppedFieldsError], None],
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._identity = identity
+        self._meter = meter
+        self._on_dropped = on_dropped
+        self.accepted: dict[str, Accepted] = {}
+
+    def execute(self, plan: Plan) -> None:
+        """Do what the plan says.
+
+        Raises:
+            WriteError: one write failed; those before it are done.
+            DroppedFieldsError: counters were left out; the slice is there without them and must go.
+            NameTakenError: see there.
+        """
+        for item in plan.clears:
+            self._delete(item)
+        for body in plan.updates:
+            self._update(body)
+        for body in plan.creates:
+            self._create(body)
+        for item in plan.deletes:
+            self._delete(item)
+
+    def _update(self, body: Object) -> None:
+        try:
+            echo = self._client.replace(RESOURCE_SLICES, body)
+        except NotFoundError:
+            self._store.forget(body)
+        except ConflictError:
+            self._refresh(body)
+        except KubeError as error:
+            raise WriteError(_name(body), error) from error
+        else:
+            self._take(body, echo, verb="update")
+
+    def _create(self, body: Object) -> None:
+        try:
+            echo = self._client.create(RESOURCE_SLICES, body)
+        except AlreadyExistsError:
+            self._refresh(body)
+        except KubeError as error:
+            raise WriteError(_name(body), error) from error
+        else:
+            self._take(body, echo, verb="create")
+
+    def _delete(self, item: Object) -> None:
+        metadata = item["metadata"]
+        try:
+            self._client.delete(
+                RESOURCE_SLICES, _name(item), uid=metadata["uid"], resource_version=metadata["resourceVersion"]
+            )
+        except NotFoundError:
+            self._store.forget(item)
+        except ConflictError:
+            self._refresh(item)
+        except KubeError as error:
+            raise WriteError(_name(item), error) from error
+        else:
+            self._store.forget(item)
+            self._meter.wrote("delete")
+
+    def _refresh(self, body: Object) -> None:
+        """Read the live object, because what we knew of it was old."""
+        name = _name(body)
+        try:
+            live = self._client.get(RESOURCE_SLICES, name)
+        except NotFoundError:
+            self._store.forget(body)
+            return
+        except KubeError as error:
+            raise WriteError(name, error) from error
+        if not self._identity.owns(live):
+            spec = live["spec"]
+            raise NameTakenError(name, driver=spec.get("driver", ""), node_name=spec.get("nodeName", ""))
+        self._store.put(live)
+
+    def _take(self, body: Object, echo: Object, *, verb: str) -> None:
+        self._meter.wrote(verb)
+        self._store.put(echo)
+        name, sent, stored = _name(body), body["spec"], echo["spec"]
+        self.accepted.pop(name, None)
+        if same_content(stored, sent):
+            return
+        error = DroppedFieldsError(name, dropped_fields(sent, stored))
+        if error.fields & COUNTER_FIELDS:
+            raise error
+        self.accepted[name] = Accepted(sent=sent, stored=stored)
+        self._on_dropped(error)
+
+
+def _name(item: Object) -> str:
+    return str(item["metadata"]["name"])

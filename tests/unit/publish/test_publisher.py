@@ -1,0 +1,465 @@
+import threading
+
+import pytest
+from doubles.apiserver import PATIENCE, Fault
+from doubles.pools import DRIVER, NODE, counter_slice, device_slice, node_slices, sick
+
+from dradriver.kube import Backoff, Pace
+from dradriver.publish import Phase, Publisher, slice_name
+from dradriver.publish.publisher import _Cause
+
+QUICK = Pace(backoff=Backoff(initial=0.02, maximum=0.1))
+OWN = [slice_name(number, driver=DRIVER, node_name=NODE) for number in range(20)]
+
+
+class Counter:
+    def __init__(self):
+        self.writes, self.failures, self.successes = [], [], 0
+
+    def wrote(self, verb):
+        self.writes.append(verb)
+
+    def failed(self, reason):
+        self.failures.append(reason)
+
+    def published(self, status):
+        self.successes += 1
+
+
+class Clock:
+    """Real time plus leaps, so that waiting threads still wake."""
+
+    def __init__(self):
+        self.leap = 0.0
+
+    def __call__(self):
+        import time  # noqa: PLC0415 - only here
+
+        return time.monotonic() + self.leap
+
+
+@pytest.fixture
+def publish(client):
+    made = []
+
+    def start(slices=(), **options):
+        publisher = Publisher(
+            client, driver=DRIVER, node_name=NODE, pool_name=NODE, **{"pace": QUICK, "meter": Counter(), **options}
+        )
+        made.append(publisher)
+        publisher.start()
+        if slices:
+            publisher.set_slices(slices)
+        return publisher
+
+    yield start
+    for publisher in made:
+        publisher.stop(PATIENCE)
+
+
+def names(server):
+    return server.names("resourceslices")
+
+
+def generations(server):
+    return {item["spec"]["pool"]["generation"] for item in server.all("resourceslices")}
+
+
+def on_slices(request):
+    return "resourceslices" in request.path
+
+
+def is_write(request):
+    return request.is_write
+
+
+def is_post(request):
+    return request.method == "POST"
+
+
+def settled(server, publisher):
+    """Wait until a pass has seen everything that happened so far."""
+    meter = publisher._meter
+    before = meter.successes
+    publisher.mark_dirty("test")
+    assert server.wait(lambda: meter.successes > before)
+    return len(server.writes)
+
+
+def test_everything_is_published_with_owner_and_order(server, publish):
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    assert names(server) == OWN[:4]
+    for item in server.all("resourceslices"):
+        assert item["metadata"]["ownerReferences"] == [
+            {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "node-uid", "controller": True}
+        ]
+        assert item["spec"]["pool"] == {"name": NODE, "generation": 1, "resourceSliceCount": 4}
+    assert publisher.status.slices == 4
+    assert publisher.status.phase is Phase.PUBLISHED
+
+
+def test_nothing_is_written_when_nothing_changes(server, publish):
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    publisher.set_slices(node_slices())
+    assert publisher.published
+    for _ in range(3):
+        settled(server, publisher)
+    server.end_streams()
+    server.bookmark()
+    assert settled(server, publisher) == 4
+
+
+def test_a_restart_writes_nothing(server, publish):
+    first = publish(node_slices())
+    assert first.wait_published(PATIENCE)
+    first.stop(PATIENCE)
+    assert names(server) == OWN[:4]
+    second = publish(node_slices())
+    assert second.wait_published(PATIENCE)
+    assert len(server.writes) == 4
+
+
+def test_one_taint_is_one_write(server, publish):
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    slices = list(node_slices())
+    slices[1] = device_slice(0, taints=(sick(),))
+    publisher.set_slices(slices)
+    assert not publisher.published
+    assert publisher.wait_published(PATIENCE)
+    assert [write.method for write in server.writes[4:]] == ["PUT"]
+    assert generations(server) == {1}
+
+
+def test_a_taint_keeps_its_time_through_everything(server, publish):
+    taint = sick(since="2026-01-01T00:00:00Z")
+    publisher = publish((counter_slice(1), device_slice(0, taints=(taint,))))
+    assert publisher.wait_published(PATIENCE)
+    publisher.set_slices((counter_slice(2), device_slice(0, taints=(sick(),)), device_slice(1)))
+    assert publisher.wait_published(PATIENCE)
+    assert generations(server) == {2}
+    server.remove("resourceslices", OWN[1])
+    assert server.wait(lambda: OWN[1] in names(server))
+    (item,) = [item for item in server.all("resourceslices") if item["metadata"]["name"] == OWN[1]]
+    assert {taint["timeAdded"] for device in item["spec"]["devices"] for taint in device["taints"]} == {
+        "2026-01-01T00:00:00Z"
+    }
+
+
+def test_a_deleted_slice_comes_back_at_once(server, publish):
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    server.remove("resourceslices", OWN[2])
+    assert server.wait(lambda: OWN[2] in names(server))
+    assert settled(server, publisher) == 5
+
+
+def test_a_slice_deleted_right_after_our_own_update_comes_back(server, publish):
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    for round_number in range(5):
+        slices = list(node_slices())
+        slices[1] = device_slice(0, memory=round_number + 1)
+        publisher.set_slices(slices)
+        assert publisher.wait_published(PATIENCE)
+        server.remove("resourceslices", OWN[1])
+        assert server.wait(lambda: OWN[1] in names(server))
+    settled(server, publisher)
+    assert names(server) == OWN[:4]
+
+
+def test_a_slice_deleted_while_our_watch_is_dead_comes_back_on_registration(server, publish):
+    server.fail(Fault(stream_silent=True), when=lambda request: request.is_watch, times=float("inf"))
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    for name in OWN[:4]:
+        server.remove("resourceslices", name)
+    publisher.mark_dirty("the kubelet registered us")
+    assert server.wait(lambda: names(server) == OWN[:4])
+
+
+def test_the_comparison_after_registration_is_repeated_after_the_wipe(server, publish):
+    clock = Clock()
+    server.fail(Fault(stream_silent=True), when=lambda request: request.is_watch, times=float("inf"))
+    publisher = publish(node_slices(), pace=Pace(backoff=QUICK.backoff, clock=clock))
+    assert publisher.wait_published(PATIENCE)
+    settled(server, publisher)
+    server.remove("resourceslices", OWN[0])
+    clock.leap += 31
+    publisher._queue.add(_Cause.CHANGE)
+    assert server.wait(lambda: names(server) == OWN[:4])
+
+
+def test_a_wipe_is_repaired(server, publish):
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    with server.changed:
+        for name in OWN[:4]:
+            server.remove("resourceslices", name)
+    assert server.wait(lambda: names(server) == OWN[:4])
+    assert publisher.wait_published(PATIENCE)
+    assert generations(server) == {1}
+
+
+def test_an_edit_is_undone(server, publish):
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    server.edit("resourceslices", OWN[1], lambda item: item["spec"]["devices"].clear())
+    assert server.wait(lambda: len(server.all("resourceslices")[1]["spec"].get("devices", [])) == 2)
+    server.edit("resourceslices", OWN[1], lambda item: item["metadata"].pop("ownerReferences"))
+    assert server.wait(lambda: "ownerReferences" in server.all("resourceslices")[1]["metadata"])
+
+
+def test_a_foreign_edit_of_labels_is_let_be(server, publish):
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    server.edit("resourceslices", OWN[1], lambda item: item["metadata"].update(labels={"a": "b"}))
+    assert settled(server, publisher) == 4
+
+
+def test_a_predecessor_s_slices_go_last(server, publish):
+    old = {"driver": DRIVER, "nodeName": NODE, "pool": {"name": NODE, "generation": 5, "resourceSliceCount": 1}}
+    server.put("resourceslices", {"metadata": {"name": "old-x7k2p"}, "spec": old})
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    assert names(server) == OWN[:4]
+    assert generations(server) == {6}
+    assert [write.method for write in server.writes] == ["POST"] * 4 + ["DELETE"]
+
+
+def test_other_drivers_and_nodes_are_not_touched(server, publish):
+    for name, driver, node in (("a", "other.example.com", NODE), ("b", DRIVER, "node-b")):
+        pool = {"name": node, "generation": 5, "resourceSliceCount": 1}
+        server.put(
+            "resourceslices", {"metadata": {"name": name}, "spec": {"driver": driver, "nodeName": node, "pool": pool}}
+        )
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    publisher.set_slices(())
+    assert publisher.wait_published(PATIENCE)
+    assert names(server) == ["a", "b"]
+
+
+def test_fewer_slices_are_a_new_generation(server, publish):
+    publisher = publish(node_slices(3))
+    assert publisher.wait_published(PATIENCE)
+    publisher.set_slices(node_slices(2))
+    assert publisher.wait_published(PATIENCE)
+    assert (names(server), generations(server)) == (OWN[:3], {2})
+
+
+def test_a_conflict_is_settled_within_the_pass(server, publish):
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    server.fail(Fault(status=409, reason="Conflict"), when=lambda request: request.method == "PUT", times=2)
+    slices = list(node_slices())
+    slices[1] = device_slice(0, memory=7)
+    publisher.set_slices(slices)
+    assert publisher.wait_published(PATIENCE)
+    assert publisher._meter.failures == []
+
+
+def test_a_name_that_exists_is_adopted(server, publish):
+    """A lagging list hides what another instance has just created."""
+    first = publish(node_slices())
+    assert first.wait_published(PATIENCE)
+    first.stop(PATIENCE)
+    server.fail(
+        Fault(status=200, raw=b'{"metadata":{"resourceVersion":"90"},"items":[]}'),
+        when=lambda request: request.method == "GET" and on_slices(request) and not request.is_watch,
+        times=2,
+    )
+    second = publish(node_slices())
+    assert second.wait_published(PATIENCE)
+    assert [write.method for write in server.writes[4:] if write.method != "POST"] == []
+    assert second._meter.writes == []
+    assert names(server) == OWN[:4]
+
+
+def test_a_name_of_somebody_else_is_reported(server, publish):
+    spec = {"driver": "other", "nodeName": "elsewhere", "pool": {"name": "x", "generation": 1, "resourceSliceCount": 1}}
+    server.put("resourceslices", {"metadata": {"name": OWN[0]}, "spec": spec})
+    publisher = publish(node_slices())
+    assert server.wait(lambda: publisher.status.phase is Phase.FAILING)
+    assert f"slice {OWN[0]} exists and belongs to driver 'other' on node 'elsewhere'" in publisher.status.message
+    server.remove("resourceslices", OWN[0])
+    assert publisher.wait_published(PATIENCE)
+
+
+def test_a_write_whose_answer_was_lost_is_recognised(server, publish):
+    server.fail(Fault(late=True), when=is_post, times=1)
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    assert names(server) == OWN[:4]
+
+
+def test_trouble_passes_and_is_told(server, publish):
+    told = []
+    server.fail(Fault(status=500, message="etcd is tired"), when=is_write, times=3)
+    publisher = publish(node_slices(), on_status=told.append)
+    assert publisher.wait_published(PATIENCE)
+    assert publisher._meter.failures == ["ServerError"] * 3
+    assert [status.phase for status in told if status.phase is not Phase.PENDING] == [Phase.FAILING, Phase.PUBLISHED]
+    (failing,) = [status for status in told if status.phase is Phase.FAILING]
+    assert f"slice {OWN[0]}" in failing.message
+    assert "etcd is tired" in failing.message
+
+
+def test_an_interrupted_attempt_is_continued(server, publish):
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    server.fail(Fault(status=500), when=lambda request: request.method == "PUT" and OWN[2] in request.path)
+    publisher.set_slices((counter_slice(3), *(device_slice(gpu, memory=5) for gpu in range(3))))
+    assert publisher.wait_published(PATIENCE)
+    assert generations(server) == {2}
+    assert [write.path[-len(OWN[0]) :] for write in server.writes[4:]] == [*OWN[:3], *OWN[2:4]]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (Fault(status=403, reason="Forbidden", message="user x cannot create"), "ClusterRole"),
+        (
+            Fault(status=422, reason="Invalid", message='slices "x" is forbidden: policy denied request: no'),
+            "the policy must allow this node's slices",
+        ),
+        (Fault(status=422, reason="Invalid", message="spec.devices: Too many: 65"), "do not fit together"),
+    ],
+)
+def test_a_refusal_is_explained_and_does_not_become_a_hot_loop(server, publish, fault, words):
+    server.fail(fault, when=is_write, times=float("inf"))
+    publisher = publish(node_slices(), pace=Pace(backoff=Backoff(initial=3600, maximum=3600)))
+    assert server.wait(lambda: publisher.status.phase is Phase.FAILING)
+    assert words in publisher.status.message
+    for number in range(20):
+        server.put("resourceslices", {"metadata": {"name": f"n{number}"}, "spec": {"driver": DRIVER, "nodeName": NODE}})
+    assert server.wait(lambda: len(publisher._store.snapshot()) == 20)
+    assert len(server.writes) == 1
+
+
+def test_a_new_offer_does_not_wait_for_the_backoff(server, publish):
+    server.fail(Fault(status=422, reason="Invalid"), when=is_write)
+    publisher = publish(node_slices(), pace=Pace(backoff=Backoff(initial=3600, maximum=3600)))
+    assert server.wait(lambda: len(server.writes) == 1)
+    publisher.set_slices(node_slices(2))
+    assert publisher.wait_published(PATIENCE)
+
+
+def test_a_missing_node_is_waited_for(server, publish):
+    server.remove("nodes", NODE)
+    publisher = publish(node_slices())
+    assert server.wait(lambda: server.count(lambda request: "nodes" in request.path) >= 2)
+    assert f"node {NODE} does not exist" in publisher.status.message
+    server.put("nodes", {"metadata": {"name": NODE, "uid": "late"}})
+    assert publisher.wait_published(PATIENCE)
+
+
+def test_a_recreated_node_is_the_new_owner(server, publish):
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    with server.changed:
+        server.remove("nodes", NODE)
+        server.put("nodes", {"metadata": {"name": NODE, "uid": "second"}})
+        for name in OWN[:4]:
+            server.remove("resourceslices", name)
+    assert server.wait(lambda: names(server) == OWN[:4])
+    assert {item["metadata"]["ownerReferences"][0]["uid"] for item in server.all("resourceslices")} == {"second"}
+
+
+def test_stripped_counters_withdraw_the_offer(server, publish):
+    def strip(item):
+        for device in item["spec"].get("devices", []):
+            device.pop("consumesCounters", None)
+
+    server.strip = strip
+    publisher = publish(node_slices())
+    assert server.wait(lambda: publisher.status.phase is Phase.WITHDRAWN)
+    assert names(server) == []
+    assert "left out consumesCounters" in publisher.status.message
+    assert "DRAPartitionableDevices" in publisher.status.message
+    assert not publisher.published
+    written = settled_reads(server, publisher)
+    assert written == len(server.writes)
+    server.strip = lambda _item: None
+    publisher.set_slices(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    assert names(server) == OWN[:4]
+
+
+def settled_reads(server, publisher):
+    before = len(server.writes)
+    lists = server.count(lambda request: request.method == "GET")
+    publisher.mark_dirty("test")
+    assert server.wait(lambda: server.count(lambda request: request.method == "GET") > lists)
+    return before
+
+
+def test_stripped_taints_are_told_and_not_sent_again(server, publish):
+    def strip(item):
+        for device in item["spec"].get("devices", []):
+            device.pop("taints", None)
+
+    server.strip = strip
+    publisher = publish((device_slice(0, taints=(sick(),)),))
+    assert publisher.wait_published(PATIENCE)
+    assert "DRADeviceTaints" in publisher.status.message
+    assert settled(server, publisher) == 1
+
+
+def test_somebody_who_undoes_everything_is_not_raced(server, publish):
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    stop = threading.Event()
+
+    def undo():
+        while not stop.is_set():
+            with server.changed:
+                for name in names(server):
+                    server.remove("resourceslices", name)
+                server.changed.wait(0.05)
+
+    rival = threading.Thread(target=undo)
+    rival.start()
+    try:
+        assert server.wait(lambda: publisher.status.message == "somebody undoes our writes")
+    finally:
+        stop.set()
+        rival.join(PATIENCE)
+    # Four at first, then ten answers of at most four writes each.
+    assert len(server.writes) <= 4 + 10 * 4 + 8
+    assert publisher.wait_published(PATIENCE)
+
+
+def test_a_store_that_cannot_be_written_at_all_is_contested(server, publish):
+    publisher = publish(node_slices(), pace=Pace(backoff=Backoff(initial=3600, maximum=3600)))
+    assert publisher.wait_published(PATIENCE)
+    server.fail(Fault(status=409, reason="Conflict"), when=lambda request: request.method == "PUT", times=float("inf"))
+    publisher.set_slices((counter_slice(3), *(device_slice(gpu, memory=5) for gpu in range(3))))
+    assert server.wait(lambda: publisher.status.phase is Phase.FAILING)
+    assert "is a second instance of the driver running" in publisher.status.message
+
+
+def test_two_instances_with_the_same_offer_agree(server, publish):
+    first, second = publish(node_slices()), publish(node_slices())
+    assert first.wait_published(PATIENCE)
+    assert second.wait_published(PATIENCE)
+    settled(server, first)
+    settled(server, second)
+    assert names(server) == OWN[:4]
+    assert generations(server) == {1}
+
+
+def test_stop_before_anything_leaves_nothing(server, publish):
+    publisher = publish()
+    publisher.stop(PATIENCE)
+    assert names(server) == []
+    assert not publisher.wait_published(0)
+
+
+def test_a_server_that_is_down_at_the_start_is_waited_for(server, publish):
+    server.fail(Fault(reset=True), times=12)
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    assert "UnreachableError" in publisher._meter.failures
