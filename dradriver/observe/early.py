@@ -1,6 +1,7 @@
-"""Keeps log lines of the first moments until there is a log to write them to."""
+"""What has to be done about logging before there is a log, without loading what makes the log."""
 
 import logging
+import sys
 from collections import deque
 from typing import Final
 
@@ -24,3 +25,12 @@ def hold_back() -> None:
     root = logging.getLogger()
     root.handlers[:] = [HeldBack()]
     root.setLevel(logging.DEBUG)
+
+
+def without_rich() -> None:
+    """Make structlog do without rich where that happens to be installed.
+
+    It would be loaded at structlog's import, for tracebacks that no daemon prints, and take 150 ms and
+    7 MiB. To be called before anything imports structlog; whoever needs rich itself must not call it.
+    """
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # None is Python's mark for "not there"

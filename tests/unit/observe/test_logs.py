@@ -160,6 +160,25 @@ def test_holding_back_needs_nothing_heavy():
     assert done.stdout.split() == ["False", "False"]
 
 
+@pytest.mark.parametrize("log_format", logs.LOG_FORMATS)
+def test_the_log_works_without_rich(log_format):
+    program = f"""
+import sys
+from dradriver.observe.early import without_rich
+without_rich()
+from dradriver.observe import logs
+logs.configure(log_format={log_format!r})
+try:
+    1 / 0
+except ZeroDivisionError:
+    logs.structlog.get_logger().exception("crashed")
+print(*sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "ZeroDivisionError: division by zero" in done.stderr
+    assert not {"rich.console", "pygments"} & set(done.stdout.split())
+
+
 def test_text_is_for_people():
     stream = io.StringIO()
     logs.configure(log_format="text", stream=stream)
