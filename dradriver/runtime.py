@@ -5,7 +5,6 @@ Loading all this takes most of the start, so the daemon imports it when the DRA 
 
 import ctypes
 import gc
-import json
 import os
 import threading
 from collections.abc import Mapping
@@ -16,18 +15,18 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
-from dradriver import api, files
+from dradriver import api
 from dradriver.cdi.files import SpecFolder
 from dradriver.cdi.host import LIBRARY_FOLDERS, DriverRoot
 from dradriver.cdi.nodes import DeviceTree
 from dradriver.flags import Options
 from dradriver.gpu.model import Gpu
-from dradriver.gpu.names import number_gpus
 from dradriver.gpu.offer import make_offer
 from dradriver.gpu.profiles import MigOffer, missing
 from dradriver.kube import RESOURCE_CLAIMS, Client, KubeconfigError, KubeError
 from dradriver.kubelet import ClaimReference
-from dradriver.nvml import NvmlError
+from dradriver.numbering import remembered_numbers
+from dradriver.nvml import NvmlError, SimulationUnusable
 from dradriver.observe import logs
 from dradriver.observe.errors import ObserveError
 from dradriver.observe.metrics import Metrics, SliceWrite
@@ -72,6 +71,8 @@ class Runtime:
         self._publisher: Publisher | None = None
         self._web: WebServer | None = None
         self._folder = options.plugins_folder / api.DRIVER_NAME
+        self._records = Records(self._folder / "claims")
+        self._boot_id = _boot_id(self._proc())
 
     # --- start and stop --------------------------------------------------------------------------
 
@@ -84,6 +85,10 @@ class Runtime:
         Raises:
             RuntimeStartError: flags, kubeconfig or folders are not usable.
         """
+        try:
+            self._records.load()
+        except RecordError as error:
+            raise RuntimeStartError(str(error)) from error
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="start") as pool:
             client = pool.submit(_connect, self._options.kubeconfig)
             hardware = pool.submit(self._try_to_read_gpus)
@@ -133,17 +138,12 @@ class Runtime:
             _log.info("serving metrics and health", endpoint=str(self._web.endpoint))
 
     def _preparer(self) -> Preparer:
-        records = Records(self._folder / "claims")
-        try:
-            records.load()
-        except RecordError as error:
-            raise RuntimeStartError(str(error)) from error
         preparer = Preparer(
             driver=api.DRIVER_NAME,
             read=self._read_claim,
-            records=records,
+            records=self._records,
             containers=self._containers(),
-            boot_id=_boot_id(self._proc()),
+            boot_id=self._boot_id,
             node=lambda: self._node,
             metrics=self._metrics,
         )
@@ -206,6 +206,8 @@ class Runtime:
                 self._nvml = open_nvml(simulation=self._options.simulation, library=library)
             inventory = self._nvml.inventory()
         except NvmlError as error:
+            if isinstance(error, SimulationUnusable):
+                raise RuntimeStartError(str(error)) from error
             _log.warning("GPUs are not available yet", error=str(error), retry_seconds=RETRY_SECONDS)
             self._readiness.unmet(PUBLISHED, f"no GPUs: {error}")
             return False
@@ -216,7 +218,8 @@ class Runtime:
 
     def _made_node(self, nvml: "Nvml", gpus: tuple[Gpu, ...], mig: MigOffer) -> Node:
         options = self._options
-        numbers = _remembered_numbers(self._folder / "gpu-numbers.json", gpus)
+        held = frozenset(device.gpu_uuid for record in self._records.all() for device in record.plan.devices)
+        numbers = remembered_numbers(self._folder / "gpu-numbers.json", gpus, boot_id=self._boot_id, held=held)
         offer = make_offer(gpus, pool=options.node_name, mig=mig, profiles=options.profiles, numbers=numbers)
         return Node(gpus={gpu.uuid: gpu for gpu in gpus}, offer=offer, hardware=nvml)
 
@@ -324,21 +327,3 @@ def _boot_id(proc: Path) -> str:
         return path.read_text().strip()
     except OSError as error:
         raise RuntimeStartError(f"cannot read {path}: {os.strerror(error.errno or 0)}") from error
-
-
-def _remembered_numbers(path: Path, gpus: tuple[Gpu, ...]) -> dict[str, int]:
-    """Number the GPUs as before; a file that cannot be read or written costs stable names, nothing else."""
-    try:
-        known = {str(uuid): int(number) for uuid, number in json.loads(path.read_text())["numbers"].items()}
-    except FileNotFoundError:
-        known = {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        _log.error("numbers of GPUs are lost, names may change", file=str(path), error=repr(error))
-        known = {}
-    numbers = number_gpus(gpus, known)
-    if numbers != known:
-        try:
-            files.write_durably(path, json.dumps({"version": 1, "numbers": numbers}))
-        except OSError as error:
-            _log.error("numbers of GPUs cannot be kept", file=str(path), error=str(error))
-    return numbers

@@ -1,0 +1,78 @@
+# Everything a developer runs. `make demo` and `make test` set up what they need by themselves; the machine needs
+# Linux, Python 3.11 or newer with venv, gcc and make, and root for the parts with a real Kubernetes node.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
+	$$python -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
+UV_VERSION := 0.13.9
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dradriver
+UV := $(CACHE)/uv-$(UV_VERSION)/bin/uv
+VENV := .venv
+export UV_PYTHON_DOWNLOADS := never
+export UV_PROJECT_ENVIRONMENT := $(VENV)
+
+OTHER_PYTHONS := 3.12 3.13 3.14
+
+.PHONY: help setup demo demo-down test test-unit test-pythons lint format proto bench clean
+
+help: ## Say what can be done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: $(VENV)/.synced ## Install the tools and the package into .venv
+
+demo: setup ## Boot a real Kubernetes node and run pods on eight simulated GPUs
+	@$(VENV)/bin/python hack/demo
+
+demo-down: setup ## End the demo's cluster
+	@$(VENV)/bin/python hack/demo --down
+
+test: setup ## Run all tests, those on a real Kubernetes node included
+	$(VENV)/bin/pytest
+	@$(MAKE) --no-print-directory test-pythons
+
+test-unit: setup ## Run the tests that need neither root nor a cluster
+	$(VENV)/bin/pytest -m 'not node and not control_plane'
+
+test-pythons: setup ## Run the unit tests on every newer Python this machine has
+	@for version in $(OTHER_PYTHONS); do \
+	  python=$$($(UV) python find --no-project $$version 2>/dev/null) || { echo "Python $$version is not here: not tested"; continue; }; \
+	  echo "== unit tests on $$($$python --version)"; \
+	  UV_PROJECT_ENVIRONMENT=$(VENV)-$$version $(UV) sync --locked --quiet --python "$$python"; \
+	  $(VENV)-$$version/bin/pytest -q -m 'not node and not control_plane'; \
+	done
+
+lint: setup ## Check style, types, structure and generated code
+	$(UV) lock --check --quiet
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-logo
+	$(VENV)/bin/python hack/proto --check
+
+format: setup ## Put the code into the project's form
+	$(VENV)/bin/ruff check --fix
+	$(VENV)/bin/ruff format
+
+proto: setup ## Generate dradriver/proto from proto/
+	$(VENV)/bin/python hack/proto
+
+bench: setup ## Measure and print; asserts nothing
+	$(VENV)/bin/python -m bench
+
+clean: ## Remove what was made in this folder; the cache of built programs stays
+	rm -rf $(VENV) $(VENV)-3.* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+
+$(VENV)/.synced: pyproject.toml uv.lock $(UV)
+	@echo "installing the Python packages of the project"
+	@$(UV) sync --locked --quiet --python "$$(command -v $(PYTHON))"
+	@touch $@
+
+$(UV):
+	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer with venv is needed: install python3-venv" >&2; exit 1; }
+	@echo "installing uv $(UV_VERSION), once"
+	@$(PYTHON) -m venv $(CACHE)/uv-$(UV_VERSION)
+	@$(CACHE)/uv-$(UV_VERSION)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)

@@ -1,0 +1,149 @@
+"""The demo, step by step."""
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from demonstration import pictures
+from demonstration.expectations import Allocated, allocated, check, check_examples, look_inside
+from demonstration.world import MACHINE, NAMESPACE, REPOSITORY, DemoError, World, wait_for
+
+EXAMPLES = REPOSITORY / "deploy/examples"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the demo, or end it; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="hack/demo", description="Run pods on eight simulated GPUs of a real node.")
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    parser.add_argument("--dir", type=Path, default=state / "dradriver/demo", help="folder of the demo (%(default)s)")
+    parser.add_argument("--down", action="store_true", help="end the demo and remove all it made")
+    options = parser.parse_args(arguments)
+    world = World(folder=options.dir.absolute())
+    try:
+        _down(world) if options.down else _demo(world)
+    except DemoError as error:
+        print(f"\ndemo: failed: {error}", file=sys.stderr)
+        return 1
+    print("demo: ended" if options.down else "\ndemo: ok")
+    return 0
+
+
+def _down(world: World) -> None:
+    world.stop_plugin()
+    world.cluster_down()
+    shutil.rmtree(world.folder, ignore_errors=True)
+
+
+def _demo(world: World) -> None:
+    started = time.monotonic()
+    world.folder.mkdir(parents=True, exist_ok=True)
+    _step("A real Kubernetes node")
+    world.cluster_up()
+    _start_over(world)
+    _step(f"The plugin, on a simulated node with {MACHINE.replace('x', ' x ', 1)}")
+    endpoint = world.start_plugin()
+    print(f"    ready: http://{endpoint}/readyz, metrics: http://{endpoint}/metrics, log: {world.folder}/plugin.log")
+    _show_slices(world)
+    _step("The GPUs before")
+    print(pictures.layout(world.show_gpus()))
+    _run_examples(world)
+    devices = _show_devices(world)
+    _step("The GPUs meanwhile")
+    print(pictures.layout(world.show_gpus()))
+    _look_inside(world, devices)
+    _step("Checks")
+    check_examples(devices)
+    _end_examples(world)
+    seconds = time.monotonic() - started
+    print(f"\n{seconds:.0f} s. The cluster and the plugin stay, see README.md; `make demo-down` ends them.")
+
+
+def _step(title: str) -> None:
+    print(f"\n== {title}", flush=True)
+
+
+def _start_over(world: World) -> None:
+    """Leave nothing of an earlier demo on this cluster: pods first, while their plugin can still unprepare them."""
+    world.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
+    world.stop_plugin()
+    shutil.rmtree(world.gpus, ignore_errors=True)
+    world.simulation("create", MACHINE)
+    world.kubectl(
+        "apply", "-f", str(REPOSITORY / "deploy/deviceclasses.yaml"), "-f", str(REPOSITORY / "deploy/rbac.yaml")
+    )
+
+
+def _show_slices(world: World) -> None:
+    items = world.get("resourceslices")["items"]
+    _step(f"The {len(items)} ResourceSlices it publishes")
+    print(pictures.summary(items))
+    print("\n    The last one, as `kubectl describe resourceslices` shows it:")
+    print(pictures.slices(world.kubectl("describe", "resourceslice", items[-1]["metadata"]["name"])))
+
+
+def _run_examples(world: World) -> None:
+    _step(f"The pods of {EXAMPLES.relative_to(REPOSITORY)}")
+    world.kubectl("create", "namespace", NAMESPACE)
+    # Namespaced pods need the service account of their namespace, which a controller makes.
+    wait_for("the namespace's service account", lambda: _exists(world, "serviceaccount", "default"))
+    world.kubectl("apply", "-n", NAMESPACE, "-f", str(EXAMPLES))
+    wait_for("all pods to run", lambda: _all_running(world), seconds=120)
+    print(pictures.indented(world.kubectl("get", "pods", "-n", NAMESPACE)))
+
+
+def _exists(world: World, kind: str, name: str) -> bool:
+    try:
+        world.kubectl("get", kind, name, "-n", NAMESPACE)
+    except DemoError:
+        return False
+    return True
+
+
+def _all_running(world: World) -> bool:
+    pods = world.get("pods", "-n", NAMESPACE)["items"]
+    return all(
+        container.get("ready") for pod in pods for container in pod["status"].get("containerStatuses") or [{}]
+    ) and bool(pods)
+
+
+def _show_devices(world: World) -> list[Allocated]:
+    devices = allocated(world)
+    _step("Which container got which device")
+    rows = [("POD", "CONTAINER", "DEVICE", "UUID")]
+    rows += [(device.pod, device.container, device.device, device.uuid) for device in devices]
+    print(pictures.table(rows))
+    return devices
+
+
+def _look_inside(world: World, devices: list[Allocated]) -> None:
+    _step("Inside the containers")
+    for (pod, container), group in groupby(devices, key=lambda device: (device.pod, device.container)):
+        seen = look_inside(world, pod, container)
+        print(f"    {pod}/{container}$ ls -l /dev/nvidia*; env")
+        print(pictures.indented(seen.listing, spaces=8))
+        print(
+            pictures.indented(
+                "\n".join(f"{name}={value}" for name, value in sorted(seen.environment.items())), spaces=8
+            )
+        )
+        check(seen, list(group))
+        print("        checked: its own devices, all of them, and nothing else\n")
+
+
+def _end_examples(world: World) -> None:
+    _step("The GPUs after the pods are gone")
+    world.kubectl("delete", "-n", NAMESPACE, "-f", str(EXAMPLES), "--now")
+    wait_for("the claims to be gone", lambda: not world.get("resourceclaims", "-n", NAMESPACE)["items"])
+    print(pictures.layout(world.show_gpus()))
+    left = [instance for gpu in world.show_gpus() for instance in gpu["instances"]]
+    if left:
+        raise DemoError(f"{len(left)} MIG instances are left: {left}")
+    specs = list(Path(world.environment()["CDI_ROOT"]).glob("*"))
+    if specs:
+        raise DemoError(f"CDI specs are left: {specs}")
+    print("    checked: no MIG instance and no CDI spec is left")

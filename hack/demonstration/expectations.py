@@ -1,0 +1,179 @@
+"""What every container of the demo must see, worked out from the claims and the simulated GPUs, and checked."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from demonstration.world import NAMESPACE, DemoError, World
+
+CONTROL = frozenset({"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"})
+MIB_PER_GIB = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocated:
+    """One device that the scheduler gave to a container."""
+
+    pod: str
+    container: str
+    device: str
+    gpu: Mapping[str, Any]
+    instance: Mapping[str, Any] | None
+    capabilities: Mapping[str, int]
+
+    @property
+    def uuid(self) -> str:
+        """UUID the container must be told."""
+        if self.instance is None:
+            return str(self.gpu["uuid"])
+        return str(self.instance["compute_instances"][0]["uuid"])
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Device nodes of this device, and of no other."""
+        node = f"/dev/nvidia{self.gpu['minor']}"
+        if self.instance is None:
+            return frozenset({node})
+        gi = f"gpu{self.gpu['minor']}/gi{self.instance['gpu_instance_id']}"
+        ci = f"{gi}/ci{self.instance['compute_instances'][0]['compute_instance_id']}"
+        minors = (self.capabilities[f"{name}/access"] for name in (gi, ci))
+        return frozenset({node, *(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in minors)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a container really sees."""
+
+    nodes: frozenset[str]
+    listing: str
+    environment: Mapping[str, str]
+
+
+def allocated(world: World) -> list[Allocated]:
+    """Read from the API server which container got which device."""
+    gpus = {f"gpu-{gpu['minor']}": gpu for gpu in world.show_gpus()}
+    capabilities = world.capability_minors()
+    claims = {claim["metadata"]["name"]: claim for claim in world.get("resourceclaims", "-n", NAMESPACE)["items"]}
+    found = []
+    for pod in world.get("pods", "-n", NAMESPACE)["items"]:
+        # A claim that the pod names itself stands in the spec, one made from a template in the status.
+        uses = [*pod["spec"]["resourceClaims"], *pod["status"].get("resourceClaimStatuses", [])]
+        names = {use["name"]: use["resourceClaimName"] for use in uses if "resourceClaimName" in use}
+        for container in pod["spec"]["containers"]:
+            for use in container["resources"]["claims"]:
+                claim = claims[names[use["name"]]]
+                for device in _devices(claim, use.get("request")):
+                    gpu, instance = _hardware(pod["metadata"]["name"], device, gpus)
+                    found.append(
+                        Allocated(
+                            pod=pod["metadata"]["name"],
+                            container=container["name"],
+                            device=device,
+                            gpu=gpu,
+                            instance=instance,
+                            capabilities=capabilities,
+                        )
+                    )
+    return found
+
+
+def _devices(claim: Mapping[str, Any], request: str | None) -> Iterator[str]:
+    for result in claim["status"]["allocation"]["devices"]["results"]:
+        if request is None or result["request"] == request:
+            yield result["device"]
+
+
+def _hardware(
+    pod: str, device: str, gpus: Mapping[str, Mapping[str, Any]]
+) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+    match = re.fullmatch(r"(gpu-\d+)(?:-mig-.+-(\d+)-(\d+))?", device)
+    if match is None:
+        raise DemoError(f"pod {pod} got a device with the unexpected name {device}")
+    gpu = gpus[match[1]]
+    if match[2] is None:
+        return gpu, None
+    instance = _instance(gpu, profile=int(match[2]), start=int(match[3]))
+    if instance is None:
+        raise DemoError(f"pod {pod} got {device}, but the GPU has no such instance")
+    return gpu, instance
+
+
+def _instance(gpu: Mapping[str, Any], *, profile: int, start: int) -> Mapping[str, Any] | None:
+    for instance in gpu["instances"]:
+        if instance["profile_id"] == profile and instance["placement"]["start"] == start:
+            found: Mapping[str, Any] = instance
+            return found
+    return None
+
+
+def look_inside(world: World, pod: str, container: str) -> Seen:
+    """Ask a container what it sees."""
+    inside = ("exec", "-n", NAMESPACE, pod, "-c", container, "--")
+    listing = world.kubectl(*inside, "sh", "-c", "ls -l /dev/nvidia*")
+    names = world.kubectl(*inside, "sh", "-c", "ls -d /dev/nvidia* /dev/nvidia-caps/* 2>/dev/null; true")
+    pairs = (line.partition("=") for line in world.kubectl(*inside, "env").splitlines())
+    return Seen(
+        nodes=frozenset(names.split()) - {"/dev/nvidia-caps", "/dev/nvidia-caps/*"},
+        listing=listing,
+        environment={name: value for name, _, value in pairs if name.startswith(("NVIDIA", "DRADRIVER"))},
+    )
+
+
+def check(seen: Seen, devices: list[Allocated]) -> None:
+    """Make sure a container sees its devices, all of them, and nothing else.
+
+    Raises:
+        DemoError: saying what is wrong.
+    """
+    where = f"container {devices[0].pod}/{devices[0].container}"
+    nodes = CONTROL.union(*(device.nodes for device in devices))
+    if seen.nodes != nodes:
+        raise DemoError(f"{where} sees {sorted(seen.nodes)}, it should see {sorted(nodes)}")
+    if seen.environment.get("NVIDIA_VISIBLE_DEVICES") != "void":
+        raise DemoError(
+            f"{where}: NVIDIA_VISIBLE_DEVICES is {seen.environment.get('NVIDIA_VISIBLE_DEVICES')}, not void"
+        )
+    told = {value for name, value in seen.environment.items() if name.startswith("DRADRIVER_DEVICE_")}
+    listed = set(seen.environment.get("DRADRIVER_DEVICES", "").split(","))
+    uuids = {device.uuid for device in devices}
+    if told != uuids or listed != uuids:
+        raise DemoError(f"{where} is told of {sorted(told)} and {sorted(listed)}, its devices are {sorted(uuids)}")
+
+
+def check_examples(devices: list[Allocated]) -> None:
+    """Make sure every example got what it asked for.
+
+    Raises:
+        DemoError: saying what is wrong.
+    """
+    by_pod: dict[str, list[Allocated]] = {}
+    for device in devices:
+        by_pod.setdefault(device.pod, []).append(device)
+    _expect("whole-gpu got a whole GPU", by_pod["whole-gpu"][0].instance is None)
+    small = [by_pod["small-1"][0], by_pod["small-2"][0]]
+    _expect("the small pods got 1g.10gb partitions", {_profile(device) for device in small} == {"1g.10gb"})
+    _expect("the small pods got different ones", small[0].uuid != small[1].uuid)
+    first, second = by_pod["same-gpu"]
+    _expect("same-gpu got two 1g.10gb partitions", {_profile(first), _profile(second)} == {"1g.10gb"})
+    _expect("both lie on one GPU", first.gpu["uuid"] == second.gpu["uuid"])
+    _expect("same-gpu's containers got different ones", first.uuid != second.uuid)
+    one, other = by_pod["shared-claim"]
+    _expect("shared-claim's containers share one partition", one.uuid == other.uuid)
+    loose = by_pod["any-30gib"][0]
+    enough = loose.instance is None or loose.instance["memory_mib"] >= 30 * MIB_PER_GIB
+    _expect("any-30gib got at least 30 GiB", enough)
+    _expect("and no whole GPU, since a partition suffices", loose.instance is not None)
+    held = {(device.gpu["uuid"], device.uuid) for device in devices}
+    whole = {gpu for gpu, uuid in held if gpu == uuid}
+    _expect("no partition lies on the whole GPU's card", not {gpu for gpu, uuid in held if gpu != uuid} & whole)
+
+
+def _profile(device: Allocated) -> str:
+    return "" if device.instance is None else str(device.instance["profile"])
+
+
+def _expect(what: str, holds: bool) -> None:  # noqa: FBT001 (a sentence and whether it is true)
+    if not holds:
+        raise DemoError(f"not so: {what}")
+    print(f"    checked: {what}")

@@ -1,0 +1,62 @@
+import json
+from dataclasses import replace
+
+import pytest
+from doubles.machines import gpus
+
+from dradriver.numbering import remembered_numbers
+
+FIRST, SECOND = gpus("2xt4")
+NOBODY = frozenset()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "gpu-numbers.json"
+
+
+def numbers(path, found, *, boot_id="boot-1", held=NOBODY):
+    return remembered_numbers(path, found, boot_id=boot_id, held=held)
+
+
+def test_numbers_survive_a_restart_in_which_minors_moved(path):
+    assert numbers(path, [FIRST, SECOND]) == {FIRST.uuid: 0, SECOND.uuid: 1}
+    moved = [replace(FIRST, minor=1), replace(SECOND, minor=0)]
+    assert numbers(path, moved) == {FIRST.uuid: 0, SECOND.uuid: 1}
+
+
+def test_a_missing_gpu_keeps_its_number_within_a_boot(path):
+    numbers(path, [FIRST, SECOND])
+    assert numbers(path, [replace(SECOND, minor=0)]) == {FIRST.uuid: 0, SECOND.uuid: 1}
+
+
+def test_a_replaced_gpu_gets_the_number_of_its_place_after_a_reboot(path):
+    numbers(path, [FIRST, SECOND])
+    new = replace(FIRST, uuid="GPU-new")
+    assert numbers(path, [new, SECOND], boot_id="boot-2") == {"GPU-new": 0, SECOND.uuid: 1}
+
+
+def test_a_gpu_that_a_claim_holds_keeps_its_number_over_a_reboot(path):
+    numbers(path, [FIRST, SECOND])
+    new = replace(FIRST, uuid="GPU-new")
+    found = numbers(path, [new, SECOND], boot_id="boot-2", held=frozenset({FIRST.uuid}))
+    assert found == {FIRST.uuid: 0, SECOND.uuid: 1, "GPU-new": 2}
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"numbers": {"GPU-a": "x"}, "bootID": "b"}', '{"numbers": 1}'])
+def test_a_damaged_file_costs_the_memory_only(path, content):
+    path.write_text(content)
+    assert numbers(path, [FIRST]) == {FIRST.uuid: 0}
+    assert json.loads(path.read_text())["numbers"] == {FIRST.uuid: 0}
+
+
+def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path):
+    assert numbers(tmp_path / "missing/numbers.json", [FIRST]) == {FIRST.uuid: 0}
+
+
+def test_nothing_is_written_when_nothing_changed(path):
+    numbers(path, [FIRST])
+    path.chmod(0o400)
+    before = path.stat().st_mtime_ns
+    numbers(path, [FIRST])
+    assert path.stat().st_mtime_ns == before
