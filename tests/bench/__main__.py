@@ -1,0 +1,134 @@
+"""`make bench`: how fast and how small the plugin is, against a real API server. Prints figures, judges nothing.
+
+    PYTHONPATH=tests python -m bench [--rounds 200] [--starts 10]
+
+takes the API server from KUBECONFIG (`hack/cluster env`). GPUs are simulated, the kubelet is a double, the node
+exists in the API server only, and claims are allocated by this program: nobody else on the cluster is disturbed.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+from bench import calls, installed, process
+from bench.aims import Aims
+from bench.figures import Figure, show
+from bench.process import Program
+from bench.split import composed, split
+from bench.world import PROFILE, Caller, Cluster, Devices, Folders, make_folders, until
+
+from dradriver.kube.connection import connect
+from dradriver.kube.errors import KubeError
+
+
+def main() -> int:
+    options = _options()
+    try:
+        # Short: a socket's path has at most 107 bytes.
+        with tempfile.TemporaryDirectory(prefix="bn", ignore_cleanup_errors=True) as folder:
+            _run(options, Path(folder))
+    except KubeError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description="Measure the kubelet plugin; needs KUBECONFIG.")
+    parser.add_argument("--machine", default="8xh100-80gb", help="simulated machine (default: %(default)s)")
+    parser.add_argument("--starts", type=int, default=10, help="starts measured (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=200, help="calls measured of each kind (default: %(default)s)")
+    parser.add_argument("--idle", type=float, default=10.0, help="seconds of idleness (default: %(default)s)")
+    parser.add_argument(
+        "--here", action="store_true", help="use this environment instead of one like an installation's"
+    )
+    options = parser.parse_args()
+    options.kubeconfig = os.environ.get("KUBECONFIG", "")
+    if not options.kubeconfig:
+        parser.error('KUBECONFIG is not set: start a cluster and run eval "$(hack/cluster env)"')
+    return options
+
+
+def _run(options: argparse.Namespace, folder: Path) -> None:
+    folders, aims = make_folders(folder, options.machine), Aims()
+    with closing(connect(Path(options.kubeconfig))) as client, Cluster(client=client) as cluster:
+        program = _program(options, folder, folders, cluster)
+        try:
+            _measure_starts(program, folders, cluster, aims, rounds=options.starts)
+            with program.running() as running:
+                until(folders.socket.exists)
+                until(cluster.devices, interval=0.1)
+                _measure_idle(running.pid, aims, seconds=options.idle)
+                _measure_calls(folders, cluster, aims, rounds=options.rounds)
+        except (TimeoutError, RuntimeError):
+            print(program.log.read_text()[-4000:], file=sys.stderr)
+            raise
+        _measure_parts(folders, cluster, aims, kubeconfig=options.kubeconfig, rounds=options.rounds)
+    aims.show()
+
+
+def _program(options: argparse.Namespace, folder: Path, folders: Folders, cluster: Cluster) -> Program:
+    python = sys.executable if options.here else str(installed.install(folder / "env"))
+    return Program(
+        command=[python, "-m", "dradriver", *folders.arguments(cluster.name, kubeconfig=options.kubeconfig)],
+        environment=installed.environment(folder),
+        log=folder / "log",
+    )
+
+
+def _measure_starts(program: Program, folders: Folders, cluster: Cluster, aims: Aims, *, rounds: int) -> None:
+    figures = process.starts(program, folders, cluster, rounds=rounds)
+    show("Start", figures)
+    aims.note("exec -> DRA socket up", figures[0])
+    aims.note("exec -> slices visible", figures[-1])
+
+
+def _measure_idle(pid: int, aims: Aims, *, seconds: float) -> None:
+    found = process.idle(pid, settle=seconds, seconds=seconds)
+    print(
+        f"\nIdle\n  RSS {found.rss:.1f} MiB, PSS {found.pss:.1f}, anonymous {found.anonymous:.1f}; "
+        f"{found.threads} threads, {found.wakeups:.1f} wake-ups/s, {found.cpu_per_second:.2f} ms of processor time/s"
+    )
+    aims.note("idle RSS", Figure(what="RSS", values=(found.rss,), unit="MiB"))
+
+
+def _measure_calls(folders: Folders, cluster: Cluster, aims: Aims, *, rounds: int) -> None:
+    devices = Devices(cluster.devices())
+    gpus = [cluster.claim(device) for device in devices.gpus]
+    parts = [cluster.claim(device) for device in devices.partitions]
+    with closing(Caller(folders.socket)) as caller:
+        bases = [
+            calls.floor(caller, rounds=rounds),
+            calls.claim_gets(cluster, gpus[0], rounds=rounds),
+        ]
+        whole = calls.singles(caller, "whole GPU", gpus, rounds=rounds)
+        first = calls.singles(caller, f"first {PROFILE} of a GPU", parts, rounds=rounds)
+        neighbour = cluster.claim(devices.neighbour)
+        caller.prepare([neighbour])
+        second = calls.singles(caller, f"second {PROFILE} of a GPU", parts[:1], rounds=rounds)
+        caller.unprepare([neighbour])
+        many = calls.together(caller, "whole GPU", gpus, rounds=rounds // 4)
+        many_parts = calls.together(caller, PROFILE, parts, rounds=rounds // 4)
+    show("Calls over the socket", [*bases, *whole, *first, *second, *many, *many_parts])
+    aims.note("Prepare of a whole GPU", whole[0])
+    aims.note("repeated Prepare", whole[1])
+    aims.note("8 Prepares at once", many[0])
+    aims.note("8 Unprepares at once", many[1])
+
+
+def _measure_parts(folders: Folders, cluster: Cluster, aims: Aims, *, kubeconfig: str, rounds: int) -> None:
+    devices = Devices(cluster.devices())
+    with composed(folders, cluster.name, kubeconfig) as (preparer, clock):
+        for what, names in (("whole GPU", devices.gpus), (f"first {PROFILE} of a GPU", devices.partitions)):
+            claims = [cluster.claim(device) for device in names]
+            for verb, figures in split(preparer, clock, claims, rounds=rounds).items():
+                show(f"Parts of {verb} {what}", figures)
+                if (verb, what) == ("Prepare", "whole GPU"):
+                    aims.note("own overhead of that", figures[-2])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
