@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 the hardware refuses; 2 the request itself cannot be used.
 stderr.
 """
 
+import os
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
@@ -28,9 +29,9 @@ class _Parser(ArgumentParser):
         self.exit(BAD_INPUT, f"{self.prog}: {message}\n")
 
 
-def _number(text: str, *, low: int = 0) -> int:
-    if not text.isdecimal() or int(text) < low:
-        raise ArgumentTypeError(f"{text!r} is not a whole number from {low} on")
+def _number(text: str, *, low: int = 0, high: int = 0xFFFFFFFF) -> int:
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
     return int(text)
 
 
@@ -172,7 +173,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         top.error("--state DIR is missing: name the folder of the node")
     run: Callable[..., str] = arguments.run
     try:
-        print(run(Store(arguments.state), arguments))
+        print(run(Store(arguments.state), arguments), flush=True)
+    except BrokenPipeError:
+        # Who reads us has seen enough. Python would complain once more when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Refused as refusal:
         return _say(f"refused: {refusal}", REFUSED)
     except SimulationError as error:

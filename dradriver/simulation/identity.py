@@ -41,11 +41,6 @@ def _init_with_flags(call: Call, _flags: Any) -> None:
     call.session.start()
 
 
-@TABLE.add("nvmlInit_v2")
-def _init(call: Call) -> None:
-    call.session.start()
-
-
 @TABLE.add("nvmlShutdown")
 def _shutdown(call: Call) -> None:
     call.session.stop()

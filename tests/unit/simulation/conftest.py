@@ -61,7 +61,7 @@ class Node:
         pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(self.handle(index), profile, None, byref(count))
         array = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
         pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(self.handle(index), profile, array, byref(count))
-        return [(one.start, one.size) for one in array]
+        return tuple((one.start, one.size) for one in array)
 
     def create(self, profile, start=None, size=None, index=0):
         if start is None:
