@@ -40,6 +40,7 @@ class Group:
     tags: str = ""
     cgo: bool = False
     hint: str = "about a minute"
+    size: str = ""
 
     def key(self) -> str:
         """A hash of the recipe, the module's requirements and our own sources."""
@@ -78,6 +79,7 @@ def _kubernetes(version: str) -> Group:
         packages=".",
         ldflags=" ".join(["-s -w", *stamps]),
         hint="about a quarter of an hour on two cores",
+        size=" of about 2450",
     )
 
 
@@ -182,7 +184,7 @@ def _follow(process: subprocess.Popen[bytes], group: Group, log: Path, began: fl
         try:
             process.wait(timeout=every)
         except subprocess.TimeoutExpired:
-            line = f"building {group.name}: {progress(log.read_text(errors='replace'))}, " + elapsed(
+            line = f"building {group.name}: {progress(log.read_text(errors='replace'), group.size)}, " + elapsed(
                 time.monotonic() - began
             )
             if terminal:
@@ -195,10 +197,10 @@ def _follow(process: subprocess.Popen[bytes], group: Group, log: Path, began: fl
             return
 
 
-def progress(log: str) -> str:
+def progress(log: str, size: str = "") -> str:
     """What a `go build -v` has done so far: it names each module it fetches and each package it compiles."""
     lines = log.splitlines()
     fetched = sum(line.startswith("go: downloading") for line in lines)
     compiled = sum(not line.startswith(("go:", "#", "\t")) for line in lines)
     words = [f"{fetched} modules fetched"] if fetched else []
-    return ", ".join([*words, f"{compiled} packages compiled" if compiled else "looking"])
+    return ", ".join([*words, f"{compiled}{size} packages compiled" if compiled else "looking"])

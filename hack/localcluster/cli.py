@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ _COMPONENTS = (
     "kube-apiserver",
     "kube-controller-manager",
     "kube-scheduler",
+    "api-service",
 )
 
 
@@ -176,6 +178,12 @@ def main(arguments: Sequence[str]) -> int:
     try:
         code: int = options.run(layout, options)
     except ClusterError as error:
+        print(f"cluster: error: {error}", file=sys.stderr)
+        return 1
+    except PermissionError as error:
+        print(f"cluster: error: {error}; does the cluster belong to another user?", file=sys.stderr)
+        return 1
+    except (OSError, subprocess.SubprocessError) as error:
         print(f"cluster: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

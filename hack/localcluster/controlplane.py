@@ -40,16 +40,22 @@ def _hosts(spec: Spec) -> list[str]:
 
 
 def commands(layout: Layout, spec: Spec) -> dict[str, list[str]]:
-    """The command line of every component, in the order of their start."""
+    """The command line of every component, in the order of their start.
+
+    With nodes there is a relay from the API server's service address, in place of kube-proxy.
+    """
+    slot = spec.ports
+    relay = [f"{layout.bin}/relay", f"{slot.first_service}:443", f"127.0.0.1:{slot.apiserver}"]
     return {
         "etcd": _etcd(layout, spec),
         "kube-apiserver": _apiserver(layout, spec),
         "kube-controller-manager": _controller_manager(layout, spec),
         "kube-scheduler": _scheduler(layout, spec),
+        **({"api-service": relay} if spec.nodes else {}),
     }
 
 
-_SERVERS, _CLIENTS = ("etcd", "kube-apiserver"), ("kube-controller-manager", "kube-scheduler")
+_SERVERS = ("etcd", "kube-apiserver")
 
 
 def start_servers(layout: Layout, spec: Spec) -> None:
@@ -60,8 +66,9 @@ def start_servers(layout: Layout, spec: Spec) -> None:
 
 def start_clients(layout: Layout, spec: Spec) -> None:
     """Start the rest, which gives up when the API server does not know its roles yet."""
-    for name in _CLIENTS:
-        processes.start(layout, name, commands(layout, spec)[name])
+    for name, command in commands(layout, spec).items():
+        if name not in _SERVERS:
+            processes.start(layout, name, command)
 
 
 def _etcd(layout: Layout, spec: Spec) -> list[str]:
@@ -198,7 +205,7 @@ def wait_usable(layout: Layout, spec: Spec) -> None:
     account = "/api/v1/namespaces/default/serviceaccounts/default"
     _wait(
         layout,
-        _SERVERS + _CLIENTS,
+        tuple(commands(layout, spec)),
         lambda: request(layout, spec, account) is not None,
         "there is no default service account",
     )

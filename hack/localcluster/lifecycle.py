@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import secrets
 import shutil
@@ -47,6 +48,7 @@ def up(layout: Layout, wish: Wish) -> Spec:
         made = _make(layout, wish)
         _link_programs(layout, build.ensure(made.kubernetes, nodes=bool(made.nodes)))
         _start(layout, made)
+        spec.save(layout, dataclasses.replace(made, complete=True))
     tell(f"Kubernetes {made.kubernetes} is up, {_nodes(made)}, after {elapsed(time.monotonic() - began)}")
     return made
 
@@ -56,19 +58,35 @@ def _nodes(made: Spec) -> str:
 
 
 def _make(layout: Layout, wish: Wish) -> Spec:
-    existing = spec.load(layout)
-    wanted_nodes = wish.nodes if wish.nodes is not None else existing.nodes if existing else 1
-    if wanted_nodes:
-        preflight.check_nodes()
-        preflight.check_overlay(layout.root)
-    if existing:
-        made = spec.grown(existing, wish)
-    else:
+    made = _existing(layout, wish)
+    if made is None:
         made = spec.fresh(wish, token=secrets.token_hex(16))
+        _check(layout, made)
         made = spec.placed(made, slots.take(layout))
         shutil.rmtree(layout.logs, ignore_errors=True)
+    else:
+        _check(layout, made)
     spec.save(layout, made)
     return made
+
+
+def _existing(layout: Layout, wish: Wish) -> Spec | None:
+    found = spec.load(layout)
+    try:
+        return spec.grown(found, wish) if found else None
+    except ClusterError:
+        if found is None or found.complete:
+            raise
+    tell("clearing what an earlier `up` with other options left unfinished")
+    _clear(layout)
+    return None
+
+
+def _check(layout: Layout, made: Spec) -> None:
+    build.groups(made.kubernetes, nodes=bool(made.nodes))
+    if made.nodes:
+        preflight.check_nodes()
+        preflight.check_overlay(layout.root)
 
 
 def _link_programs(layout: Layout, folders: list[Path]) -> None:
@@ -151,11 +169,15 @@ def down(layout: Layout) -> None:
         return
     with changing(layout):
         _end_pods(layout)
-        _clear_machine(layout)
-        for name in _KEPT:
-            _remove(layout.root / name)
-        slots.give_back(layout)
+        _clear(layout)
     tell(f"{layout.root} is down; logs stay in {layout.logs}")
+
+
+def _clear(layout: Layout) -> None:
+    _clear_machine(layout)
+    for name in _KEPT:
+        _remove(layout.root / name)
+    slots.give_back(layout)
 
 
 def _end_pods(layout: Layout) -> None:

@@ -37,8 +37,10 @@ def exists(name: str) -> bool:
     return (_SYS / name).exists()
 
 
-def create(name: str, address: str) -> None:
+def create(name: str, address: str, *, service: str | None = None) -> None:
     """Make the bridge with `address`/24 and set it up; nothing changes when it is there already.
+
+    `service` is another address for the machine, which the bridge carries under a label of its own.
 
     Raises:
         ClusterError: the kernel has no bridges, or refuses them.
@@ -47,7 +49,9 @@ def create(name: str, address: str) -> None:
         try:
             if not exists(name):
                 fcntl.ioctl(control, _ADD_BRIDGE, name.encode() + b"\0")
-            _set_address(control, name, address)
+            _set_address(control, name, address, mask="255.255.255.0")
+            if service:
+                _set_address(control, f"{name}:s", service, mask="255.255.255.255")
             _set_up(control, name, up=True)
         except OSError as error:
             raise ClusterError(
@@ -56,8 +60,8 @@ def create(name: str, address: str) -> None:
             ) from error
 
 
-def _set_address(control: socket.socket, name: str, address: str) -> None:
-    for call, value in ((_SET_ADDRESS, address), (_SET_MASK, "255.255.255.0")):
+def _set_address(control: socket.socket, name: str, address: str, *, mask: str) -> None:
+    for call, value in ((_SET_ADDRESS, address), (_SET_MASK, mask)):
         internet = struct.pack("<HH4s8x", socket.AF_INET, 0, socket.inet_aton(value))
         fcntl.ioctl(control, call, struct.pack("16s16s8x", name.encode(), internet))
 

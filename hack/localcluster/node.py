@@ -101,7 +101,10 @@ def prepare(layout: Layout, spec: Spec, node: str) -> None:
     network_config = cni_config(layout, node, subnet=spec.ports.subnet(index_of(node)))
     write(layout.node(node) / "cni" / "conf" / "10-bridge.conflist", json.dumps(network_config, indent=2) + "\n")
     cgroups.create(layout, node)
-    network.create(network.bridge(layout, node), spec.ports.address(index_of(node)))
+    index = index_of(node)
+    # One bridge of the cluster carries the API server's service address; pods of all nodes reach it.
+    service = None if index else spec.ports.first_service
+    network.create(network.bridge(layout, node), spec.ports.address(index), service=service)
     _link_short(layout, node)
 
 

@@ -54,7 +54,7 @@ def check_nodes() -> None:
     if not cgroups.present():
         raise ClusterError(f"no cgroup hierarchy is mounted (looked for cgroup and cgroup2); {_WITHOUT}")
     answer = subprocess.run(
-        ["unshare", "--mount", "--propagation", "slave", "true"], capture_output=True, text=True, check=False
+        ["unshare", "--mount", "--propagation", "slave", "sh", "-c", ":"], capture_output=True, text=True, check=False
     )
     if answer.returncode:
         said = answer.stderr.strip() or "no reason given"
@@ -77,7 +77,8 @@ def check_overlay(folder: Path) -> None:
     )
     shutil.rmtree(probe, ignore_errors=True)
     if answer.returncode:
+        said = (answer.stderr.strip().splitlines() or ["no reason given"])[0]
         raise ClusterError(
-            f"overlayfs does not work below {folder} ({answer.stderr.strip().splitlines()[-1:]}); "
+            f"overlayfs does not work below {folder} ({said}); "
             f"choose a --dir on a plain disk (ext4, xfs, tmpfs), or {_WITHOUT}"
         )

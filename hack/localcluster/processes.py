@@ -70,6 +70,8 @@ def start(layout: Layout, name: str, argv: Sequence[str | Path], *, env: Mapping
             start_new_session=True,
             env=_environment(layout) | dict(env or {}),
         )
+    # It outlives this tool, on purpose: without this Python complains that nobody waited for it.
+    process.returncode = 0
     write(record(layout, name), f"{process.pid} {start_time(process.pid) or 0} {_boot()}\n")
     return process.pid
 

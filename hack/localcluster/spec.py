@@ -28,7 +28,10 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """A cluster's make. Zero nodes mean the control plane alone."""
+    """A cluster's make. Zero nodes mean the control plane alone.
+
+    A make is complete once an `up` with it has succeeded.
+    """
 
     kubernetes: str
     nodes: int
@@ -37,6 +40,7 @@ class Spec:
     runtime_config: str
     slot: int
     admin_token: str
+    complete: bool = False
 
     @property
     def ports(self) -> Slot:
@@ -112,6 +116,8 @@ def grown(spec: Spec, wish: Wish) -> Spec:
             )
     nodes = spec.nodes if wish.nodes is None else wish.nodes
     _check_nodes(nodes)
+    if nodes and not spec.nodes:
+        raise ClusterError("this cluster is a control plane alone; end it first (`hack/cluster down`)")
     if nodes < spec.nodes:
         raise ClusterError(
             f"this cluster has {spec.nodes} nodes and `up` only adds; end it first (`hack/cluster down`)"

@@ -64,6 +64,7 @@ def _addresses(made: Spec) -> dict[str, str]:
         "kube-apiserver": f"127.0.0.1:{slot.apiserver}",
         "kube-controller-manager": f"127.0.0.1:{slot.controller_manager}",
         "kube-scheduler": f"127.0.0.1:{slot.scheduler}",
+        "api-service": f"{slot.first_service}:443",
         **{name: slot.address(index_of(name)) for name in made.node_names},
     }
 

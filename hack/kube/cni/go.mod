@@ -1,6 +1,6 @@
 module dradriver.dev/hack/kube/cni
 
-go 1.26.8
+go 1.26.0
 
 tool (
 	github.com/containernetworking/plugins/plugins/ipam/host-local
@@ -12,7 +12,7 @@ require (
 	github.com/alexflint/go-filemutex v1.3.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/containernetworking/cni v1.3.1 // indirect
-	github.com/containernetworking/plugins v1.10.0 // indirect
+	github.com/containernetworking/plugins v1.9.1 // indirect
 	github.com/coreos/go-iptables v0.8.0 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/google/nftables v0.3.0 // indirect
