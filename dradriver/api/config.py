@@ -4,8 +4,7 @@ Names, fields and meaning are those of NVIDIA's driver, so that a manifest writt
 Unknown fields are errors: a typing mistake must not silently change what a user gets.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
@@ -65,14 +64,14 @@ class InvalidConfigError(ValueError):
     """An opaque configuration that is not understood; the message names each path and what is wrong there."""
 
 
-def decode(parameters: Mapping[str, Any]) -> DeviceConfig:
+def decode(parameters: object) -> DeviceConfig:
     """Read the `opaque.parameters` of a claim or DeviceClass.
 
     Raises:
         InvalidConfigError: unknown kind or field, wrong type or value; all of them at once.
     """
     try:
-        return _ADAPTER.validate_python(dict(parameters))
+        return _ADAPTER.validate_python(parameters)
     except ValidationError as error:
         problems = (f"{_path(problem['loc'])}: {problem['msg']}" for problem in error.errors())
         raise InvalidConfigError("; ".join(problems)) from error

@@ -72,16 +72,17 @@ def read_claim(claim: Mapping[str, Any], *, uid: str, driver: str) -> AllocatedC
             f"claim {namespace}/{name} was deleted and made again (UID is {metadata.get('uid')}, "
             f"the pod was started for {uid}): delete the pod, so that it uses the new claim"
         )
-    allocation = (claim.get("status") or {}).get("allocation")
+    try:
+        allocation = (claim.get("status") or {}).get("allocation")
+        devices = (allocation or {}).get("devices") or {}
+        results, configs = tuple(_results(devices, driver)), tuple(_configs(devices, driver))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ClaimError(f"claim {namespace}/{name} has an allocation that cannot be read: {error!r}") from error
     if not allocation:
         raise ClaimError(f"claim {namespace}/{name} is not allocated (any more): the scheduler must allocate it first")
-    devices = allocation.get("devices") or {}
-    results = tuple(_results(devices, driver))
     if not results:
         raise ClaimError(f"claim {namespace}/{name} is allocated, but has no device of driver {driver}")
-    return AllocatedClaim(
-        namespace=namespace, name=name, uid=uid, results=results, configs=tuple(_configs(devices, driver))
-    )
+    return AllocatedClaim(namespace=namespace, name=name, uid=uid, results=results, configs=configs)
 
 
 def _results(devices: Mapping[str, Any], driver: str) -> Iterator[Result]:

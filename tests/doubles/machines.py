@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dradriver.gpu.model import Gpu
 from dradriver.nvml import open_nvml
+from dradriver.simulation.__main__ import main
 
 
 @cache
@@ -24,8 +25,6 @@ def gpus(machine: str, *, mig: str = "") -> tuple[Gpu, ...]:
 
 def simulation_main(arguments: list[str]) -> int:
     """Run a verb of `python -m dradriver.simulation` in this process."""
-    from dradriver.simulation.__main__ import main
-
     return main(arguments)
 
 

@@ -1,4 +1,3 @@
-
 import pytest
 from doubles.machines import gpus
 from hypothesis import given
@@ -48,7 +47,7 @@ def allowed_multisets(gpu, offered, engines):
         ("1xh100-80gb", ("ofa-engines",)),
         ("1xh200", ("ofa-engines",)),
         ("1xa100-80gb", ("ofa-engines",)),
-        ("1xrtx-pro-6000", ("decoders", "ofa-engines")),
+        ("1xrtx-pro-6000", ("jpeg-engines", "ofa-engines")),
     ],
 )
 def test_only_the_engines_that_bind_are_counted(machine, engines):
@@ -112,9 +111,7 @@ def make(size, compute, engines, starts):
 
 profiles = st.lists(
     st.builds(
-        lambda size, engines, mask: make(
-            size, size, engines, [s for s in range(0, 7 - size) if mask >> s & 1] or [0]
-        ),
+        lambda size, engines, mask: make(size, size, engines, [s for s in range(7 - size) if mask >> s & 1] or [0]),
         st.integers(1, 4),
         st.tuples(st.integers(0, 2), st.integers(0, 1)),
         st.integers(0, 63),
@@ -154,5 +151,3 @@ def test_the_set_holds_every_slice_once_and_the_totals():
         "memory-slice-3": 1,
         "ofa-engines": 1,
     }
-
-

@@ -62,7 +62,10 @@ def test_what_the_limits_allow_passes(slices):
             [Slice(counter_sets=(CounterSet(name="set", counters={f"c{i}": 1 for i in range(33)}),))],
             "33 counters, at most 32",
         ),
-        ([Slice(counter_sets=(CounterSet(name="set", counters={"memorySlice": 1}),))], "'memorySlice' is not a DNS label"),
+        (
+            [Slice(counter_sets=(CounterSet(name="set", counters={"memorySlice": 1}),))],
+            "'memorySlice' is not a DNS label",
+        ),
         ([Slice(counter_sets=(CounterSet(name="set", counters={"c": -1}),))], "is negative"),
         (one(name="GPU-0"), "'GPU-0' is not a DNS label"),
         (one(name="a" * 64), "is not a DNS label"),

@@ -1,0 +1,481 @@
+import json
+import re
+import threading
+import time
+
+import pytest
+from doubles.preparing import allocation
+
+from dradriver.kube.errors import ForbiddenError, UnreachableError
+from dradriver.kubelet import ClaimReference, Failed, Prepared
+from dradriver.prepare.records import State
+
+ONE_G = "gpu-0-mig-1g10gb-19-{}".format
+THREE_G = "gpu-0-mig-3g40gb-9-{}".format
+UNREACHABLE = UnreachableError("GET claim: connection refused")
+
+
+def spec(node, claim):
+    return json.loads((node.cdi / f"k8s.gpu.nvidia.com-claim_{claim.uid}.json").read_text())
+
+
+def environment(entry):
+    return dict(line.split("=", 1) for line in entry["containerEdits"]["env"])
+
+
+def paths(entry):
+    return {node["path"] for node in entry["containerEdits"]["deviceNodes"]}
+
+
+# --- what a claim gets -------------------------------------------------------------------------
+
+
+def test_a_whole_gpu_gets_its_node_and_nothing_of_the_others(node):
+    claim = node.allocate("gpu-1")
+    answer = node.prepare(claim)
+    (device,) = answer.devices
+    assert (device.request_names, device.pool_name, device.device_name) == (("r0",), "node-a", "gpu-1")
+    assert device.cdi_device_ids == (f"k8s.gpu.nvidia.com/claim={claim.uid}-gpu-1",)
+    written = spec(node, claim)
+    assert written["cdiVersion"] == "0.5.0"
+    assert paths(written["devices"][0]) == {"/dev/nvidia1"}
+    assert paths(written) == {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
+    assert environment(written) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    uuid = node.node.offer.devices["gpu-1"].gpu.uuid
+    assert environment(written["devices"][0]) == {"DRADRIVER_DEVICE_GPU_1": uuid, "DRADRIVER_DEVICES": uuid}
+    assert any(mount["containerPath"].endswith("/libcuda.so.1") for mount in written["containerEdits"]["mounts"])
+
+
+def test_a_partition_is_made_where_it_was_allocated(node):
+    claim = node.allocate(THREE_G(4))
+    assert isinstance(node.prepare(claim), Prepared)
+    assert node.instances() == [(0, 9, 4)]
+    (device,) = spec(node, claim)["devices"]
+    caps = {path for path in paths(device) if "caps" in path}
+    assert paths(device) - caps == {"/dev/nvidia0"}
+    assert len(caps) == 2
+    assert environment(device)["DRADRIVER_DEVICES"].startswith("MIG-")
+
+
+def test_every_path_of_a_spec_exists(node):
+    claim = node.allocate(ONE_G(0))
+    node.prepare(claim)
+    text = json.dumps(spec(node, claim))
+    hosts = re.findall(r'"hostPath": "([^"]+)"', text)
+    assert len(hosts) > 10
+    assert [path for path in hosts if not node.root.joinpath(path.removeprefix(f"{node.root}/")).exists()] == []
+
+
+def test_two_requests_of_one_claim_are_told_apart(node):
+    claim = node.allocate(("first", ONE_G(0)), ("second", ONE_G(1)))
+    answer = node.prepare(claim)
+    assert [device.request_names for device in answer.devices] == [("first",), ("second",)]
+    first, second = (environment(entry) for entry in spec(node, claim)["devices"])
+    assert first["DRADRIVER_DEVICES"] != second["DRADRIVER_DEVICES"]
+
+
+def test_two_devices_of_one_request_are_listed_together(node):
+    claim = node.allocate(("both", "gpu-0"), ("both", "gpu-1"))
+    node.prepare(claim)
+    lists = {environment(entry)["DRADRIVER_DEVICES"] for entry in spec(node, claim)["devices"]}
+    uuids = [node.node.offer.devices[name].gpu.uuid for name in ("gpu-0", "gpu-1")]
+    assert lists == {",".join(uuids)}
+
+
+def test_a_subrequest_is_answered_by_its_main_request(node):
+    answer = node.prepare(node.allocate(("gpu/large", "gpu-0")))
+    assert answer.devices[0].request_names == ("gpu",)
+
+
+def test_devices_of_other_drivers_are_none_of_ours(node):
+    claim = node.allocate("gpu-0")
+    results = node.claims["ns", claim.name]["status"]["allocation"]["devices"]["results"]
+    results.append({"request": "nic", "driver": "nic.example.com", "pool": "node-a", "device": "eth1"})
+    assert [device.device_name for device in node.prepare(claim).devices] == ["gpu-0"]
+
+
+def test_a_static_instance_is_given_and_never_destroyed(make_node):
+    node = make_node(mig="static")
+    node.simulate("mig", "--gpu", "0", "on")
+    node.simulate("instance", "create", "1g.10gb", "--gpu", "0", "--start", "2")
+    node.restart()
+    claim = node.allocate(ONE_G(2))
+    assert isinstance(node.prepare(claim), Prepared)
+    uuid = node.node.offer.devices[ONE_G(2)].instance.uuid
+    assert environment(spec(node, claim)["devices"][0])["DRADRIVER_DEVICES"] == uuid
+    assert node.unprepare(claim) is None
+    assert node.instances() == [(0, 19, 2)]
+
+
+# --- repeating ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["gpu-0", ONE_G(3)])
+def test_preparing_twice_changes_nothing(node, device):
+    claim = node.allocate(device)
+    first = node.prepare(claim)
+    before = spec(node, claim), node.instances()
+    assert node.prepare(claim) == first
+    assert (spec(node, claim), node.instances()) == before
+
+
+@pytest.mark.parametrize("device", ["gpu-0", ONE_G(3)])
+def test_unpreparing_leaves_nothing_and_can_be_repeated(node, device):
+    claim = node.allocate(device)
+    node.prepare(claim)
+    assert node.unprepare(claim) is None
+    assert node.is_clean()
+    assert node.unprepare(claim) is None
+
+
+def test_mig_mode_goes_off_with_the_last_partition_only(node):
+    first, second = node.allocate(ONE_G(0)), node.allocate(ONE_G(1))
+    node.prepare(first, second)
+    gpu = node.node.offer.devices["gpu-0"].gpu.uuid
+    node.unprepare(first)
+    assert node.nvml.mig_mode(gpu).current
+    node.unprepare(second)
+    assert not node.nvml.mig_mode(gpu).current
+
+
+def test_a_claim_nobody_prepared_is_clean(node):
+    assert node.unprepare(ClaimReference(namespace="ns", name="x", uid="0000")) is None
+
+
+@pytest.mark.parametrize("device", ["gpu-0", ONE_G(3)])
+def test_a_new_process_gives_the_same_answer_and_undoes_what_the_old_one_made(node, device):
+    claim = node.allocate(device)
+    first = node.prepare(claim)
+    made = node.instances()
+    node.restart()
+    assert node.prepare(claim) == first
+    assert node.instances() == made
+    node.claims.clear()
+    assert node.unprepare(claim) is None
+    assert node.is_clean()
+
+
+def test_a_new_process_with_other_flags_keeps_what_is_prepared(node):
+    claim = node.allocate(ONE_G(3))
+    first = node.prepare(claim)
+    node.mig = "static"
+    node.restart()
+    assert node.prepare(claim) == first
+    assert node.instances() == [(0, 19, 3)]
+    node.unprepare(claim)
+    assert node.is_clean()
+
+
+def test_a_spec_that_somebody_removed_is_written_again(node):
+    claim = node.allocate(ONE_G(3))
+    node.prepare(claim)
+    before = spec(node, claim)
+    node.containers.specs.remove(claim.uid)
+    node.prepare(claim)
+    assert spec(node, claim) == before
+
+
+def test_a_partition_that_somebody_destroyed_is_made_again(node):
+    claim = node.allocate(ONE_G(3))
+    node.prepare(claim)
+    node.simulate("instance", "destroy", "--gpu", "0", "--all")
+    assert isinstance(node.prepare(claim), Prepared)
+    assert node.instances() == [(0, 19, 3)]
+
+
+def test_a_prepared_claim_needs_no_api_server(node):
+    claim = node.allocate(ONE_G(3))
+    first = node.prepare(claim)
+    node.read_error = UNREACHABLE
+    assert node.prepare(claim) == first
+    assert isinstance(node.prepare(node.allocate("gpu-1")), Failed)
+
+
+def test_a_claim_allocated_anew_gets_its_new_device_and_loses_the_old_one(node):
+    claim = node.allocate(ONE_G(3))
+    node.prepare(claim)
+    node.claims["ns", claim.name]["status"]["allocation"] = allocation(THREE_G(0))
+    assert node.prepare(claim).devices[0].device_name == THREE_G(0)
+    assert node.instances() == [(0, 9, 0)]
+
+
+def test_after_a_reboot_a_claim_is_prepared_anew(node):
+    claim = node.allocate(ONE_G(3))
+    node.prepare(claim)
+    node.simulate("reboot")
+    node.restart()
+    assert node.instances() == []
+    assert isinstance(node.prepare(claim), Prepared)
+    assert node.instances() == [(0, 19, 3)]
+
+
+def test_after_a_reboot_unpreparing_needs_no_gpus(node):
+    claim = node.allocate(ONE_G(3))
+    node.prepare(claim)
+    node.simulate("reboot")
+    node.restart()
+    node.node = None
+    assert node.unprepare(claim) is None
+    assert (node.specs(), node.records.all()) == ([], ())
+
+
+# --- refusals ----------------------------------------------------------------------------------
+
+
+def refused(node, claim):
+    answer = node.prepare(claim)
+    assert isinstance(answer, Failed), answer
+    assert f"ns/{claim.name}" in answer.message
+    return answer.message
+
+
+def test_a_claim_that_is_gone_is_told(node):
+    claim = node.allocate("gpu-0")
+    node.claims.clear()
+    assert "does not exist (any more)" in refused(node, claim)
+
+
+def test_a_claim_made_again_under_the_same_name_is_told(node):
+    old = node.allocate("gpu-0", name="same")
+    node.allocate("gpu-0", name="same")
+    message = refused(node, old)
+    assert "was deleted and made again" in message
+    assert old.uid in message
+
+
+def test_a_claim_without_allocation_is_told(node):
+    claim = node.allocate("gpu-0")
+    node.claims["ns", claim.name]["status"] = {}
+    assert "is not allocated" in refused(node, claim)
+
+
+def test_a_foreign_pool_is_told(node):
+    assert "is of pool node-b, this node serves pool node-a" in refused(node, node.allocate("gpu-0", pool="node-b"))
+
+
+def test_an_unknown_device_is_told(node):
+    message = refused(node, node.allocate("gpu-9"))
+    assert "has no device gpu-9" in message
+    assert "it offers gpu-0-mig-1g10gb-19-0," in message
+
+
+def test_a_claim_without_devices_of_ours_is_told(node):
+    assert "no device of driver gpu.nvidia.com" in refused(node, node.allocate("eth1", driver="nic.example.com"))
+
+
+def test_a_denied_read_is_told(node):
+    node.read_error = ForbiddenError(status=403, reason="Forbidden", message="no relationship", target="GET claim")
+    assert "no relationship" in refused(node, node.allocate("gpu-0"))
+
+
+def test_gpus_that_are_not_known_yet_are_told(node):
+    node.node = None
+    assert "GPUs of this node are not known yet" in refused(node, node.allocate("gpu-0"))
+
+
+@pytest.mark.parametrize("uid", ["../../etc/passwd", "", "a/b", "-", ".", "x" * 64])
+def test_a_uid_that_is_no_file_name_is_refused(node, uid):
+    claim = ClaimReference(namespace="ns", name="odd", uid=uid)
+    assert "is not a UID" in refused(node, claim)
+    assert isinstance(node.unprepare(claim), Failed)
+
+
+def test_a_bad_claim_does_not_fail_its_neighbours(node):
+    good, bad, other = node.allocate("gpu-0"), node.allocate("gpu-9"), node.allocate("gpu-1-mig-1g10gb-19-0")
+    answers = node.prepare(good, bad, other)
+    assert [type(answer) for answer in answers] == [Prepared, Failed, Prepared]
+
+
+def test_an_internal_error_fails_one_claim_only(node, monkeypatch):
+    broken, good = node.allocate("gpu-0"), node.allocate("gpu-1")
+    write = node.containers.write
+
+    def crash(plan, made, facts):
+        if plan.uid == broken.uid:
+            raise RuntimeError("defect")
+        return write(plan, made, facts)
+
+    monkeypatch.setattr(type(node.containers), "write", lambda _self, *args: crash(*args))
+    answers = node.prepare(broken, good)
+    assert "internal error of the driver" in answers[0].message
+    assert isinstance(answers[1], Prepared)
+
+
+# --- one device, one claim ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted"),
+    [("gpu-0", "gpu-0"), ("gpu-0", ONE_G(0)), (ONE_G(0), "gpu-0"), (ONE_G(2), THREE_G(0)), (THREE_G(4), ONE_G(6))],
+)
+def test_what_overlaps_a_held_device_is_refused_and_named(node, held, wanted):
+    holder, claim = node.allocate(held), node.allocate(wanted)
+    node.prepare(holder)
+    before = node.instances()
+    message = refused(node, claim)
+    assert f"overlaps {held}, which is still held by claim ns/{holder.name}" in message
+    assert node.instances() == before
+    node.unprepare(holder)
+    assert isinstance(node.prepare(claim), Prepared)
+
+
+def test_neighbours_on_one_gpu_do_not_disturb_each_other(node):
+    assert all(isinstance(a, Prepared) for a in node.prepare(node.allocate(THREE_G(0)), node.allocate(ONE_G(4))))
+    assert node.instances() == [(0, 9, 0), (0, 19, 4)]
+
+
+def test_a_hold_survives_the_process(node):
+    node.prepare(node.allocate("gpu-0"))
+    node.restart()
+    assert "is still held by" in refused(node, node.allocate(ONE_G(0)))
+
+
+def test_admin_access_sees_a_held_gpu_and_leaves_it_alone(node):
+    owner, admin = node.allocate(ONE_G(0)), node.allocate(ONE_G(0), adminAccess=True)
+    node.prepare(owner)
+    assert isinstance(node.prepare(admin), Prepared)
+    assert environment(spec(node, admin)["devices"][0]) == environment(spec(node, owner)["devices"][0])
+    node.unprepare(admin)
+    assert node.instances() == [(0, 19, 0)]
+
+
+def test_admin_access_never_makes_a_partition(node):
+    assert "admin access never makes one" in refused(node, node.allocate(ONE_G(0), adminAccess=True))
+    assert node.instances() == []
+
+
+def test_an_instance_of_somebody_else_is_named_and_never_touched(node):
+    node.simulate("mig", "--gpu", "0", "on")
+    node.simulate("instance", "create", "1g.10gb", "--gpu", "0", "--start", "2")
+    for wanted in (ONE_G(2), THREE_G(0), "gpu-0"):
+        assert "which this driver did not make" in refused(node, node.allocate(wanted))
+        assert node.instances() == [(0, 19, 2)]
+        assert node.records.all() == ()
+    assert isinstance(node.prepare(node.allocate(ONE_G(3))), Prepared)
+
+
+def test_eight_claims_at_once_get_a_partition_each(node):
+    claims = [node.allocate(f"gpu-{gpu}-mig-1g10gb-19-{start}") for gpu in (0, 1) for start in range(4)]
+    answers = {}
+    threads = [
+        threading.Thread(target=lambda claim=claim: answers.update({claim.uid: node.prepare(claim)}))
+        for claim in claims
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(isinstance(answer, Prepared) for answer in answers.values())
+    assert len(answers) == len(node.instances()) == 8
+
+
+def test_two_calls_for_one_device_have_one_winner(node):
+    claims = [node.allocate(ONE_G(0)) for _ in range(6)]
+    answers = []
+    threads = [threading.Thread(target=lambda claim=claim: answers.append(node.prepare(claim))) for claim in claims]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(isinstance(answer, Prepared) for answer in answers) == 1
+    assert node.instances() == [(0, 19, 0)]
+
+
+# --- failures leave nothing --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "nvmlDeviceSetMigMode",
+        "nvmlDeviceCreateGpuInstanceWithPlacement",
+        "nvmlGpuInstanceCreateComputeInstance",
+        "nvmlComputeInstanceGetInfo_v2",
+    ],
+)
+def test_a_failing_gpu_leaves_no_half_made_partition(node, call):
+    claim = node.allocate(ONE_G(0), ONE_G(1))
+    node.simulate("fail", call, "--error", "UNKNOWN", "--times", "1", "--after", "0")
+    message = refused(node, claim)
+    assert ONE_G(0) in message
+    assert node.is_clean()
+    assert isinstance(node.prepare(claim), Prepared)
+
+
+def test_a_second_device_that_fails_takes_the_first_one_back(node):
+    claim = node.allocate(ONE_G(0), ONE_G(1))
+    node.simulate(
+        "fail", "nvmlDeviceCreateGpuInstanceWithPlacement", "--error", "UNKNOWN", "--times", "1", "--after", "1"
+    )
+    refused(node, claim)
+    assert node.is_clean()
+
+
+def test_missing_driver_files_leave_nothing(node):
+    for library in (node.root / "usr/lib/x86_64-linux-gnu").glob("libcuda.so.*"):
+        library.unlink()
+    assert "libcuda.so" in refused(node, node.allocate(ONE_G(0)))
+    assert node.is_clean()
+
+
+def test_a_cdi_folder_that_cannot_be_written_leaves_nothing(node):
+    node.cdi.write_text("a file where the folder should be")
+    assert "--cdi-root" in refused(node, node.allocate(ONE_G(0)))
+    assert node.instances() == []
+
+
+def test_a_partition_in_use_stays_recorded_until_it_can_go(node):
+    claim = node.allocate(ONE_G(0))
+    node.prepare(claim)
+    node.simulate("process", "add", "4242", "--uuid", node.records.get(claim.uid).made[ONE_G(0)].uuid)
+    answer = node.unprepare(claim)
+    assert isinstance(answer, Failed)
+    assert f"ns/{claim.name}" in answer.message
+    assert len(node.records.all()) == 1
+    node.simulate("process", "remove", "4242")
+    assert node.unprepare(claim) is None
+    assert node.is_clean()
+
+
+def test_an_attempt_that_was_killed_half_way_is_finished(node):
+    claim = node.allocate(ONE_G(0))
+    node.prepare(claim)
+    record = node.records.get(claim.uid)
+    (made,) = record.made.values()
+    gpu = record.plan.devices[0].gpu_uuid
+    node.nvml.destroy_compute_instance(
+        gpu, gpu_instance_id=made.gpu_instance_id, compute_instance_id=made.compute_instance_id
+    )
+    node.records.write(type(record)(boot_id=record.boot_id, state=State.PREPARING, plan=record.plan))
+    node.containers.specs.remove(claim.uid)
+    node.restart()
+    assert isinstance(node.prepare(claim), Prepared)
+    assert node.instances() == [(0, 19, 0)]
+
+
+def test_an_attempt_that_was_killed_half_way_is_undone(node):
+    claim = node.allocate(ONE_G(0))
+    node.prepare(claim)
+    record = node.records.get(claim.uid)
+    node.records.write(type(record)(boot_id=record.boot_id, state=State.PREPARING, plan=record.plan))
+    node.restart()
+    assert node.unprepare(claim) is None
+    assert node.is_clean()
+
+
+def test_a_call_past_its_deadline_is_refused_as_busy(node):
+    claim = node.allocate("gpu-0")
+    with node.preparer._locks.hold([f"claim {claim.uid}"], time.monotonic() + 60):
+        answer = node.prepare(claim, seconds=0.05)
+    assert "busy with another call" in answer.message
+    assert isinstance(node.prepare(claim), Prepared)
+
+
+def test_prepared_devices_are_counted(node):
+    claims = node.allocate("gpu-1"), node.allocate(ONE_G(0)), node.allocate(ONE_G(1))
+    node.prepare(*claims)
+    count = node.metrics.registry.get_sample_value
+    labels = {"node": "node-a", "driver": "gpu.nvidia.com"}
+    assert count("nvidia_dra_prepared_devices", {**labels, "device_type": "gpu"}) == 1
+    assert count("nvidia_dra_prepared_devices", {**labels, "device_type": "mig"}) == 2
+    assert count("dradriver_mig_operations_total", {"operation": "create", "result": "ok"}) == 2
