@@ -6,7 +6,7 @@ Imports nothing heavy: the sockets are to be up before anything else is loaded.
 import argparse
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -90,6 +90,17 @@ def _profiles(text: str) -> ProfileChoice:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _one_of(choices: Sequence[str]) -> Callable[[str], str]:
+    """Check a value; unlike argparse's own choices this also looks at what comes from the environment."""
+
+    def check(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(choices)}")
+        return text
+
+    return check
+
+
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dradriver",
@@ -124,7 +135,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         MigOffer.STATIC.value,
         "static: whole GPUs and MIG instances that exist; dynamic: every possible partition, made when a claim "
         "is prepared; off: whole GPUs only",
-        choices=[choice.value for choice in MigOffer],
+        type=_one_of([choice.value for choice in MigOffer]),
     )
     add(
         "profiles",
@@ -133,6 +144,6 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         type=_profiles,
     )
     add("simulation", "", "folder of a simulated node (python -m dradriver.simulation) to use instead of real GPUs")
-    add("log-level", "info", "how much is logged", choices=LOG_LEVELS)
-    add("log-format", "json", "how it is logged", choices=LOG_FORMATS)
+    add("log-level", "info", f"how much is logged: {', '.join(LOG_LEVELS)}", type=_one_of(LOG_LEVELS))
+    add("log-format", "json", f"how it is logged: {' or '.join(LOG_FORMATS)}", type=_one_of(LOG_FORMATS))
     return parser
