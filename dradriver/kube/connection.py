@@ -1,32 +1,44 @@
 """From a kubeconfig or a service account to a client. The only place that knows the kubernetes package.
 
-Importing this module costs 0.3 to 0.9 s, nearly all of it inside that package; everything else in this room is
-light and does not import it.
+Everything else in this room is light and does not import it. Of the package, only what reads configuration is
+loaded here: as a whole it takes 0.3 to 0.9 s and 16 MiB, most of it for models, streams and logins that few need.
 """
 
 import os
 import socket
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import urllib3
 import yaml
-from kubernetes.client.configuration import Configuration
-from kubernetes.client.rest import RESTClientObject
-from kubernetes.config.config_exception import ConfigException
-from kubernetes.config.incluster_config import InClusterConfigLoader
-from kubernetes.config.kube_config import load_kube_config
 
 from dradriver.kube.client import Client
 from dradriver.kube.errors import KubeconfigError
 from dradriver.kube.transport import HttpTransport
+from dradriver.lazy import defer, defer_class
+
+# Imported by the package's `__init__` for whoever wants it.
+defer(*(f"kubernetes.{name}" for name in ("dynamic", "informer", "leaderelection", "stream", "utils", "watch")))
+# Imported by its reader of kubeconfigs for logins through OpenID Connect; the client brings pydantic.
+defer("oauthlib.oauth2")
+defer_class("requests_oauthlib", "OAuth2Session")
+defer_class("kubernetes.client.api_client", "ApiClient")
+
+from kubernetes.client.configuration import Configuration  # noqa: E402 (after what it shall not load)
+from kubernetes.config.config_exception import ConfigException  # noqa: E402
+from kubernetes.config.incluster_config import InClusterConfigLoader  # noqa: E402
+from kubernetes.config.kube_config import load_kube_config  # noqa: E402
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 _POOL_SIZE = 32
 """Connections kept: more than the claims that a node prepares at once, plus the watches."""
+
+_TOKEN_KEPT = 10.0
+"""Seconds."""
 
 
 def connect(
@@ -36,6 +48,7 @@ def connect(
     user_agent: str = "dradriver",
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Client:
     """Make a client; nothing is sent yet.
 
@@ -49,6 +62,7 @@ def connect(
         user_agent: sent with every request.
         environ: environment variables.
         service_account: folder with `token` and `ca.crt`.
+        clock: monotonic seconds.
 
     Raises:
         KubeconfigError: naming the file, what is wrong with it, and what to do.
@@ -59,9 +73,9 @@ def connect(
     configuration.connection_pool_maxsize = _POOL_SIZE
     configuration.socket_options = _socket_options()
     _load(configuration, load, source=source)
-    manager = RESTClientObject(configuration).pool_manager
+    manager = _manager(configuration)
     manager.connection_pool_kw["ssl_context"] = _tls(configuration, strict=x509_strict, source=source)
-    authorization = _authorization(configuration, source=source)
+    authorization = _Authorization(configuration, source=source, clock=clock)
     return Client(
         HttpTransport(server=configuration.host, manager=manager, authorization=authorization, user_agent=user_agent)
     )
@@ -133,6 +147,26 @@ def _load(configuration: Configuration, load: _Loader, *, source: str) -> None:
         raise KubeconfigError(f"{source}: the cluster of its current context has no server; add it")
 
 
+def _manager(configuration: Configuration) -> urllib3.PoolManager:
+    if configuration.proxy:
+        # The package knows whom to reach without the proxy; that part of it is loaded for this only.
+        from kubernetes.client.rest import RESTClientObject  # noqa: PLC0415
+
+        proxied: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
+        return proxied
+    names: dict[str, Any] = {
+        "assert_hostname": configuration.assert_hostname,
+        "server_hostname": configuration.tls_server_name or None,
+    }
+    return urllib3.PoolManager(
+        cert_reqs=ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE,
+        retries=configuration.retries,
+        socket_options=configuration.socket_options,
+        maxsize=configuration.connection_pool_maxsize,
+        **{name: value for name, value in names.items() if value is not None},
+    )
+
+
 def _tls(configuration: Configuration, *, strict: bool, source: str) -> ssl.SSLContext:
     """One context for all connections, made now so that a bad certificate is found before the first request."""
     context: ssl.SSLContext = urllib3.util.ssl_.create_urllib3_context()
@@ -150,23 +184,38 @@ def _tls(configuration: Configuration, *, strict: bool, source: str) -> ssl.SSLC
     return context
 
 
-def _authorization(configuration: Configuration, *, source: str) -> Callable[[], str]:
+class _Authorization:
     """Value of the Authorization header, asked for at every request: service account tokens rotate.
 
-    The library reads the token file again when its copy is older than a minute.
+    The library reads the token file again when its copy is older than a minute, and renews other tokens five minutes
+    before they end. It also sorts out proxies each time it is asked, which takes a tenth of the time of a small GET;
+    so its answer is kept for some seconds.
     """
 
-    def current() -> str:
+    def __init__(self, configuration: Configuration, *, source: str, clock: Callable[[], float]) -> None:
+        self._configuration = configuration
+        self._source = source
+        self._clock = clock
+        self._kept = (float("-inf"), "")
+
+    def __call__(self) -> str:
+        since, value = self._kept
+        now = self._clock()
+        if now - since > _TOKEN_KEPT:
+            value = self._ask()
+            self._kept = (now, value)
+        return value
+
+    def _ask(self) -> str:
+        configuration = self._configuration
         try:
             token = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         except (ConfigException, OSError) as error:
-            raise KubeconfigError(f"{source}: no token: {error}; is the volume still mounted?") from error
+            raise KubeconfigError(f"{self._source}: no token: {error}; is the volume still mounted?") from error
         if token:
             # A trailing newline, as editors leave it, is no valid header.
             return str(token).strip()
         return str(configuration.get_basic_auth_token() or "") if configuration.username else ""
-
-    return current
 
 
 def _socket_options() -> list[tuple[int, int, int]]:

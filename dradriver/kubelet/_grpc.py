@@ -13,7 +13,6 @@ from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import Message
 
-from dradriver.kubelet._lazy import defer
 from dradriver.kubelet.errors import KubeletError, SocketFolderError
 from dradriver.kubelet.paths import check_path
 from dradriver.kubelet.sockets import (
@@ -25,6 +24,7 @@ from dradriver.kubelet.sockets import (
     os_errors,
     remove_own,
 )
+from dradriver.lazy import defer
 
 # Both are read when grpc is imported. Its C core writes lines of its own form to stderr, which would
 # break a log of JSON lines; its fork handlers take locks in every child we start.

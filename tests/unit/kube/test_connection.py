@@ -1,12 +1,14 @@
 import json
 import ssl
+import subprocess
 import sys
 
 import pytest
+import urllib3
 import yaml
 
 from dradriver.kube import NODES, KubeconfigError
-from dradriver.kube.connection import connect
+from dradriver.kube.connection import Configuration, _manager, connect
 
 NOTHING = {"HOME": "/nonexistent"}
 
@@ -92,6 +94,7 @@ class InCluster:
 
     def __init__(self, folder, monkeypatch, server):
         self.folder = folder
+        self.now = 0.0
         (folder / "token").write_text("first\n")
         (folder / "ca.crt").write_text(ssl.DER_cert_to_PEM_cert(b"x"))
         monkeypatch.setattr("dradriver.kube.connection._tls", lambda *_, **__: ssl.create_default_context())
@@ -113,7 +116,7 @@ class InCluster:
 
     def connect(self):
         environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
-        return connect(environ=environ, service_account=self.folder)
+        return connect(environ=environ, service_account=self.folder, clock=lambda: self.now)
 
 
 def test_in_cluster_token_is_read_again_when_it_is_old(server, tmp_path, monkeypatch):
@@ -133,6 +136,9 @@ def test_in_cluster_token_is_read_again_when_it_is_old(server, tmp_path, monkeyp
 
     monkeypatch.setattr(library.datetime, "datetime", Later)
     client.list(NODES)
+    assert server.requests[-1].headers["authorization"] == "bearer first"
+    account.now += 11
+    client.list(NODES)
     assert server.requests[-1].headers["authorization"] == "bearer second"
     (tmp_path / "token").unlink()
 
@@ -142,6 +148,7 @@ def test_in_cluster_token_is_read_again_when_it_is_old(server, tmp_path, monkeyp
             return super().now(tz) + library.datetime.timedelta(hours=2)
 
     monkeypatch.setattr(library.datetime, "datetime", MuchLater)
+    account.now += 11
     with pytest.raises(KubeconfigError, match="no token"):
         client.list(NODES)
     client.close()
@@ -175,9 +182,46 @@ def test_strictness_is_python_s_default_unless_lifted(server, tmp_path, monkeypa
         assert seen[-1].verify_mode == ssl.CERT_REQUIRED
 
 
-def test_the_room_itself_does_not_import_kubernetes():
-    import subprocess  # noqa: PLC0415 - only here
+LEAN = ("pydantic", "requests", "oauthlib.oauth2.rfc6749", "kubernetes.client.rest", "kubernetes.dynamic.client")
 
+
+def test_of_the_package_only_what_reads_configuration_is_loaded():
+    program = f"import sys, dradriver.kube.connection; print([name for name in {LEAN} if name in sys.modules])"
+    assert _output(program) == "[]"
+
+
+def test_what_was_put_off_works_when_a_login_needs_it():
+    program = (
+        "import dradriver.kube.connection as c, kubernetes.config.kube_config as k; from kubernetes import utils; "
+        "print(k.OAuth2Session(client_id='me').client_id, type(k.ApiClient(c.Configuration(host='x'))).__name__, "
+        "k.oauthlib.oauth2.rfc6749.errors.InvalidClientIdError.__name__, utils.parse_quantity('1Ki'))"
+    )
+    assert _output(program) == "me ApiClient InvalidClientIdError 1024"
+
+
+def test_a_proxy_is_used_but_not_for_those_it_is_not_for(monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+    configuration = Configuration(host="https://cluster.example")
+    assert isinstance(_manager(configuration), urllib3.ProxyManager)
+    configuration.no_proxy = "cluster.example"
+    assert not isinstance(_manager(configuration), urllib3.ProxyManager)
+
+
+def test_a_server_name_of_the_kubeconfig_is_kept():
+    configuration = Configuration(host="https://10.0.0.1")
+    configuration.proxy = None
+    configuration.tls_server_name = "cluster.example"
+    configuration.assert_hostname = False
+    options = _manager(configuration).connection_pool_kw
+    assert (options["server_hostname"], options["assert_hostname"]) == ("cluster.example", False)
+
+
+def _output(program):
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_room_itself_does_not_import_kubernetes():
     names = "[name for name in sys.modules if name.split('.')[0] == 'kubernetes']"
     code = f"import sys, json, dradriver.kube; print(json.dumps({names}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
