@@ -35,8 +35,8 @@ from dradriver.resource import Slice
 
 log = structlog.get_logger(__name__)
 
-_ROUNDS = 5
-"""Attempts within one pass to get ahead of another writer."""
+_CONFLICTS = 5
+"""Plans within one pass that may meet another writer."""
 
 _RECHECK = 30.0
 """Seconds after which a disconnected driver's slices are wiped by the kubelet; a wipe that was under way when we
@@ -106,8 +106,9 @@ class Publisher:
             on_change=lambda _key: self._queue.add(_Cause.CHANGE),
             pace=self._pace,
         )
-        # Somebody who undoes our writes meets ten answers at once, and then one every two seconds.
-        self._allowance = Allowance(burst=10, interval=2.0, clock=self._pace.clock)
+        # A wipe that goes on while we repair it takes a plan for each slice at worst; somebody who undoes our writes
+        # for ever gets one answer every two seconds in the long run.
+        self._allowance = Allowance(burst=30, interval=2.0, clock=self._pace.clock)
         self._changed = threading.Condition()
         self._offer: _Offer | None = None
         self._status = Status()
@@ -227,16 +228,20 @@ class Publisher:
     def _pass(self, offer: _Offer) -> None:
         """Write until nothing differs, or until it is clear that this does not end."""
         self._owner_checked = False
-        for _ in range(_ROUNDS):
+        conflicts = 0
+        # What follows the first plan of a new offer, or comes after it was published, undoes what somebody did.
+        undoing = self._published_offer == offer.number
+        while conflicts <= _CONFLICTS:
             plan = self._plan(offer)
             if plan.is_empty:
                 self._succeed(offer, plan)
                 return
-            if (wait := self._restraint(offer)) > 0:
+            if undoing and (wait := self._allowance.take()) > 0:
                 self._queue.add_after(_Cause.CHANGE, wait)
-                self._set_status(replace(self._status, phase=Phase.PENDING, message="somebody undoes our writes"))
+                self._set_status(replace(self.status, phase=Phase.PENDING, message="somebody undoes our writes"))
                 return
-            self._execute(offer, plan)
+            undoing = True
+            conflicts += self._execute(offer, plan)
         raise ContestedError(self._identity.pool_name)
 
     def _plan(self, offer: _Offer) -> Plan:
@@ -274,11 +279,8 @@ class Publisher:
             "controller": True,
         }
 
-    def _restraint(self, offer: _Offer) -> float:
-        """Seconds to wait before undoing what somebody did; a new offer is never held back."""
-        return self._allowance.take() if self._published_offer == offer.number else 0.0
-
-    def _execute(self, offer: _Offer, plan: Plan) -> None:
+    def _execute(self, offer: _Offer, plan: Plan) -> bool:
+        """Write; returns whether another writer was in the way."""
         self._generation = max(self._generation, plan.generation)
         log.info(
             "writing slices",
@@ -288,13 +290,14 @@ class Publisher:
             deletes=len(plan.clears) + len(plan.deletes),
         )
         try:
-            self._writer.execute(plan)
+            return self._writer.execute(plan)
         except DroppedFieldsError as error:
             # Half an offer would hand out the same memory twice.
             self._refused_offer = offer.number
             self._meter.failed(type(error).__name__)
             log.exception("slices are withdrawn")
             self._poorer = str(error)
+            return False
 
     def _succeed(self, offer: _Offer, plan: Plan) -> None:
         self._generation = max(self._generation, plan.generation)

@@ -48,16 +48,21 @@ class Writer:
         self._identity = identity
         self._meter = meter
         self._on_dropped = on_dropped
+        self._conflicted = False
         self.accepted: dict[str, Accepted] = {}
 
-    def execute(self, plan: Plan) -> None:
+    def execute(self, plan: Plan) -> bool:
         """Do what the plan says.
+
+        Returns:
+            Whether somebody else had written one of the slices, so that it still waits for the next plan.
 
         Raises:
             WriteError: one write failed; those before it are done.
             DroppedFieldsError: counters were left out; the slice is there without them and must go.
             NameTakenError: see there.
         """
+        self._conflicted = False
         for item in plan.clears:
             self._delete(item)
         for body in plan.updates:
@@ -66,6 +71,7 @@ class Writer:
             self._create(body)
         for item in plan.deletes:
             self._delete(item)
+        return self._conflicted
 
     def _update(self, body: Object) -> None:
         try:
@@ -107,6 +113,7 @@ class Writer:
 
     def _refresh(self, body: Object) -> None:
         """Read the live object, because what we knew of it was old."""
+        self._conflicted = True
         name = _name(body)
         try:
             live = self._client.get(RESOURCE_SLICES, name)
