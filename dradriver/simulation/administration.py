@@ -6,7 +6,7 @@ from typing import Any
 
 from dradriver.simulation import hardware
 from dradriver.simulation.codes import Refused, Return, require
-from dradriver.simulation.hardware import EVENT_RECOVERY_ACTION, EVENT_XID, RECOVERY, emit
+from dradriver.simulation.hardware import EVENT_MIG_CONFIG, EVENT_RECOVERY_ACTION, EVENT_XID, RECOVERY, emit
 from dradriver.simulation.models import Profile
 from dradriver.simulation.state import (
     NOT_ATTRIBUTED,
@@ -94,7 +94,10 @@ def reset(state: State, index: int) -> State:
     require(not gpu.lost, Return.GPU_IS_LOST, f"GPU {index} is off the bus: recover it or reboot")
     require(not gpu.processes, Return.IN_USE, f"processes use GPU {index}: remove them first")
     fresh = replace(_power_up(gpu), mig=gpu.mig_pending, mig_pending=gpu.mig_pending)
-    return state.with_gpu(index, fresh)
+    after = state.with_gpu(index, fresh)
+    if gpu.instances or fresh.mig != gpu.mig:
+        after = emit(after, index, EVENT_MIG_CONFIG, 0)
+    return emit(after, index, EVENT_RECOVERY_ACTION, 0) if gpu.recovery else after
 
 
 def driver_reload(state: State, version: str | None = None) -> State:

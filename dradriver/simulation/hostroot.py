@@ -252,13 +252,16 @@ def _make_difference(root: Path, old: Tree, new: Tree) -> None:
 
 
 def _make_all(root: Path, entries: Tree) -> None:
-    present = {
-        os.path.relpath(os.path.join(folder, name), root)  # noqa: PTH118  # Path objects for 4000 names are slow.
-        for folder, folders, files in os.walk(root)
-        for name in [*files, *(one for one in folders if os.path.islink(os.path.join(folder, one)))]  # noqa: PTH118, PTH114  # (as above)
-    }
-    for path in present - entries.keys():
-        _remove(root, path)
+    root.mkdir(exist_ok=True)
+    folders = {folder for path in entries for folder in Path(path).parents}
+    # Bottom up, so that a folder is empty when its turn comes.
+    for present in sorted(root.rglob("*"), reverse=True):
+        name = present.relative_to(root)
+        if present.is_dir() and not present.is_symlink():
+            if name not in folders:
+                present.rmdir()
+        elif str(name) not in entries:
+            present.unlink()
     for path, entry in entries.items():
         _make(root / path, entry)
 
@@ -274,20 +277,24 @@ def _remove(root: Path, path: str) -> None:
 
 def _make(path: Path, entry: Entry) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(entry, Node) and not os.path.lexists(path):
-        _make_node(path, entry)
+    if not os.path.lexists(path):
+        _make_new(path, entry)
         return
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
+    _make_new(new, entry)
+    new.replace(path)
+
+
+def _make_new(path: Path, entry: Entry) -> None:
     match entry:
         case File(text, mode):
-            new.write_text(text)
-            new.chmod(mode)
+            path.write_text(text)
+            path.chmod(mode)
         case Link(target):
-            new.symlink_to(target)
+            path.symlink_to(target)
         case Node():
-            _make_node(new, entry)
-    new.replace(path)
+            _make_node(path, entry)
 
 
 def _make_node(path: Path, node: Node) -> None:

@@ -99,8 +99,8 @@ def _handle_by_uuid(call: Call, wanted: Any, device: Any) -> None:
 
 @TABLE.add("nvmlDeviceGetHandleByPciBusId_v2")
 def _handle_by_bus_id(call: Call, wanted: Any, device: Any) -> None:
-    name = memory.text(wanted).lower().removeprefix("0000")
-    _put_gpu(call, device, _find(call, lambda gpu: gpu.bus_id.removeprefix("0000") == name.removeprefix("0000")))
+    name = memory.text(wanted).lower()
+    _put_gpu(call, device, _find(call, lambda gpu: name in {gpu.bus_id, f"0000{gpu.bus_id}", gpu.bus_id[5:]}))
 
 
 @TABLE.add("nvmlDeviceGetHandleBySerial")

@@ -203,7 +203,7 @@ class Session:
             self._run(name, function, arguments)
         except Refused as refusal:
             return int(refusal.code)
-        except SimulationError:
+        except (SimulationError, OSError):
             return int(Return.UNKNOWN)
         return int(Return.SUCCESS)
 

@@ -293,6 +293,17 @@ def test_recovery_can_be_named(node):
     assert fields(node, 230) == [0]
 
 
+def test_a_reset_is_told(node):
+    node.create(19, 0)
+    node.do(administration.raise_xid, 0, number=119)
+    events = node.watch(MIG_CHANGED | RECOVERY)
+    node.do(administration.reset, 0)
+    assert [wait(events)[:2], wait(events)[:2]] == [(MIG_CHANGED, 0), (RECOVERY, 0)]
+    node.do(administration.reset, 0)
+    with pytest.raises(pynvml.NVMLError_Timeout):
+        wait(events)
+
+
 def test_a_lost_gpu_answers_nothing_and_the_others_do(make_node):
     node = make_node("2xh100-80gb")
     lost, alive = node.handle(0), node.handle(1)

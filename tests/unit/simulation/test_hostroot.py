@@ -210,11 +210,13 @@ def test_what_strangers_changed_is_put_right_when_out_of_step(node, root):
     (root / "dev/nvidia0").unlink()
     (root / "dev/nvidia7").touch()
     (root / "proc/driver/nvidia/version").unlink()
+    (root / "proc/driver/nvidia/capabilities/gpu0/mig/gi7/ci0").mkdir(parents=True)
     (node.folder / "rendered").unlink()
     assert simulation.root(node.folder) == root
     assert (root / "dev/nvidia0").exists()
     assert not (root / "dev/nvidia7").exists()
     assert (root / "proc/driver/nvidia/version").exists()
+    assert names(root / "proc/driver/nvidia/capabilities") == ["mig"]
 
 
 def test_changes_by_steps_lead_to_the_same_as_all_at_once(make_node, tmp_path):

@@ -58,6 +58,7 @@ def test_handles_by_every_name(make_node):
         pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid.encode()),
         pynvml.nvmlDeviceGetHandleBySerial(gpu.serial),
         pynvml.nvmlDeviceGetHandleByPciBusId(gpu.bus_id),
+        pynvml.nvmlDeviceGetHandleByPciBusId(gpu.bus_id[5:]),
         pynvml.nvmlDeviceGetHandleByPciBusId(f"0000{gpu.bus_id}".upper()),
     ):
         assert pynvml.nvmlDeviceGetUUID(handle) == gpu.uuid

@@ -313,6 +313,7 @@ def hostroot_matches(folder):
     wanted = hostroot.tree(Store(folder).read())
     present = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_symlink() or not path.is_dir()}
     assert present == set(wanted)
+    assert all(any(path.iterdir()) for path in root.rglob("*") if path.is_dir() and not path.is_symlink())
     return all(path_shows(root / path, entry) for path, entry in wanted.items())
 
 
