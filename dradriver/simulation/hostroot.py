@@ -34,6 +34,7 @@ _LIBRARIES = {
     "libnvidia-opencl.so": "libnvidia-opencl.so.1",
     "libnvidia-ptxjitcompiler.so": "libnvidia-ptxjitcompiler.so.1",
 }
+_CAPABILITIES = "proc/driver/nvidia/capabilities"
 _LIBRARY_FOLDER = "usr/lib/x86_64-linux-gnu"
 _FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")
 
@@ -62,7 +63,12 @@ class Node:
     mode: int = 0o666
 
 
-Entry = File | Link | Node
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder that is there also when empty; all others are as long as something is in them."""
+
+
+Entry = File | Link | Node | Folder
 Tree = dict[str, Entry]
 
 
@@ -90,8 +96,8 @@ def _node(state: State) -> Tree:
         **_control_nodes(state),
         **_driver_files(state.driver),
         "proc/driver/nvidia-caps/mig-minors": File(_mig_minors()),
-        "proc/driver/nvidia/capabilities/mig/config": _capability(_CAPS_CONFIG, _OWNER_ONLY),
-        "proc/driver/nvidia/capabilities/mig/monitor": _capability(_CAPS_MONITOR, _ALL_READ),
+        f"{_CAPABILITIES}/mig/config": _capability(_CAPS_CONFIG, _OWNER_ONLY),
+        f"{_CAPABILITIES}/mig/monitor": _capability(_CAPS_MONITOR, _ALL_READ),
     }
 
 
@@ -156,6 +162,7 @@ def _gpu(state: State, gpu: Gpu) -> Tree:
         f"dev/nvidia{gpu.minor}": Node(NVIDIA_MAJOR, gpu.minor),
         f"proc/driver/nvidia/gpus/{gpu.bus_id}/information": File(_information(gpu)),
         **_pci(gpu),
+        **({f"{_CAPABILITIES}/gpu{gpu.minor}/mig": Folder()} if gpu.kind.mig_capable else {}),
         **_instances(state, gpu),
     }
 
@@ -186,7 +193,7 @@ def _pci(gpu: Gpu) -> Tree:
 def _instances(state: State, gpu: Gpu) -> Tree:
     entries: Tree = {}
     for instance in gpu.instances:
-        name = f"proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig/gi{instance.id}"
+        name = f"{_CAPABILITIES}/gpu{gpu.minor}/mig/gi{instance.id}"
         entries |= _access(state, name, caps_minor(gpu.minor, instance.id))
         for compute in instance.compute:
             minor = caps_minor(gpu.minor, instance.id, compute.id)
@@ -244,8 +251,12 @@ def _only_gpus(state: State, gpus: list[Gpu]) -> Tree:
 
 
 def _make_difference(root: Path, old: Tree, new: Tree) -> None:
+    kept = {root, *(root / path for path, entry in new.items() if isinstance(entry, Folder))}
     for path in old.keys() - new.keys():
-        _remove(root, path)
+        if not isinstance(old[path], Folder):
+            (root / path).unlink(missing_ok=True)
+    for path in old.keys() - new.keys():
+        _prune(root / path, kept)
     for path, entry in new.items():
         if old.get(path) != entry:
             _make(root / path, entry)
@@ -254,28 +265,34 @@ def _make_difference(root: Path, old: Tree, new: Tree) -> None:
 def _make_all(root: Path, entries: Tree) -> None:
     root.mkdir(exist_ok=True)
     folders = {folder for path in entries for folder in Path(path).parents}
+    folders |= {Path(path) for path, entry in entries.items() if isinstance(entry, Folder)}
     # Bottom up, so that a folder is empty when its turn comes.
     for present in sorted(root.rglob("*"), reverse=True):
         name = present.relative_to(root)
         if present.is_dir() and not present.is_symlink():
             if name not in folders:
                 present.rmdir()
-        elif str(name) not in entries:
+        elif isinstance(entries.get(str(name), Folder()), Folder):
             present.unlink()
     for path, entry in entries.items():
         _make(root / path, entry)
 
 
-def _remove(root: Path, path: str) -> None:
-    file = root / path
-    file.unlink(missing_ok=True)
-    for folder in file.parents:
-        if folder == root or any(folder.iterdir()):
+def _prune(path: Path, kept: set[Path]) -> None:
+    """Take away a folder, or what held a file, as far up as nothing is left in it."""
+    for folder in (path, *path.parents):
+        if folder in kept:
             return
-        folder.rmdir()
+        if folder.is_dir() and not folder.is_symlink():
+            if any(folder.iterdir()):
+                return
+            folder.rmdir()
 
 
 def _make(path: Path, entry: Entry) -> None:
+    if isinstance(entry, Folder):
+        path.mkdir(parents=True, exist_ok=True)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     if not os.path.lexists(path):
         _make_new(path, entry)
@@ -286,7 +303,7 @@ def _make(path: Path, entry: Entry) -> None:
     new.replace(path)
 
 
-def _make_new(path: Path, entry: Entry) -> None:
+def _make_new(path: Path, entry: File | Link | Node) -> None:
     match entry:
         case File(text, mode):
             path.write_text(text)

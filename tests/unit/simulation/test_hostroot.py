@@ -49,7 +49,7 @@ def test_what_a_node_has_without_instances(root):
         "nvidia-caps", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidiactl",
     ]  # fmt: skip
     assert names(root / "dev/nvidia-caps") == ["nvidia-cap1", "nvidia-cap2"]
-    assert names(root / "proc/driver/nvidia/capabilities") == ["mig"]
+    assert names(root / "proc/driver/nvidia/capabilities") == ["gpu0", "mig"]
     assert text(root / "proc/driver/nvidia/capabilities/mig/config") == (
         "DeviceFileMinor: 1\nDeviceFileMode: 256\nDeviceFileModify: 1\n"
     )
@@ -115,8 +115,14 @@ def test_capabilities_live_as_long_as_their_instances(node, root):
     node.do(hardware.destroy_compute_instance, 0, serial=node.gpu().instances[0].compute[0].serial)
     assert names(folder) == ["access"]
     node.do(hardware.destroy_gpu_instance, 0, serial=node.gpu().instances[0].serial)
-    assert names(root / "proc/driver/nvidia/capabilities") == ["mig"]
+    assert names(root / "proc/driver/nvidia/capabilities") == ["gpu0", "mig"]
     assert names(root / "dev/nvidia-caps") == ["nvidia-cap1", "nvidia-cap2"]
+    assert names(folder.parent) == []
+
+
+def test_a_gpu_without_mig_has_no_capabilities(make_node):
+    node = make_node("1xl4")
+    assert names(node.folder / "root/proc/driver/nvidia/capabilities") == ["mig"]
 
 
 def test_another_minor_moves_all_that_hangs_on_it(node, root):
@@ -216,7 +222,7 @@ def test_what_strangers_changed_is_put_right_when_out_of_step(node, root):
     assert (root / "dev/nvidia0").exists()
     assert not (root / "dev/nvidia7").exists()
     assert (root / "proc/driver/nvidia/version").exists()
-    assert names(root / "proc/driver/nvidia/capabilities") == ["mig"]
+    assert names(root / "proc/driver/nvidia/capabilities") == ["gpu0", "mig"]
 
 
 def test_changes_by_steps_lead_to_the_same_as_all_at_once(make_node, tmp_path):
