@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -22,14 +23,15 @@ def main(arguments: Sequence[str]) -> int:
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
     parser.add_argument("--dir", type=Path, default=state / "dradriver/demo", help="folder of the demo (%(default)s)")
     parser.add_argument("--down", action="store_true", help="end the demo and remove all it made")
+    parser.add_argument("--env", action="store_true", help="print what a shell needs to play with the running demo")
     options = parser.parse_args(arguments)
     world = World(folder=options.dir.absolute())
+    act = _down if options.down else _print_environment if options.env else _demo
     try:
-        _down(world) if options.down else _demo(world)
+        act(world)
     except DemoError as error:
         print(f"\ndemo: failed: {error}", file=sys.stderr)
         return 1
-    print("demo: ended" if options.down else "\ndemo: ok")
     return 0
 
 
@@ -37,6 +39,28 @@ def _down(world: World) -> None:
     world.stop_plugin()
     world.cluster_down()
     shutil.rmtree(world.folder, ignore_errors=True)
+    print("demo: ended")
+
+
+def _print_environment(world: World) -> None:
+    """Print the cluster's variables, the folder of the simulated GPUs and a PATH with the project's programs."""
+    found = world.environment()
+    if "NODE_NAME" not in found:
+        raise DemoError("no demo is running: start it with `make demo`")
+    names = (
+        "KUBECONFIG",
+        "NODE_NAME",
+        "CDI_ROOT",
+        "KUBELET_PLUGINS_DIRECTORY_PATH",
+        "KUBELET_REGISTRAR_DIRECTORY_PATH",
+    )
+    variables = {name: found[name] for name in names} | {
+        "SIMULATION": str(world.gpus),
+        "PLUGIN_LOG": str(world.folder / "plugin.log"),
+        "PATH": f"{Path(sys.executable).parent}:{found['PATH']}",
+    }
+    for name, value in variables.items():
+        print(f"export {name}={shlex.quote(value)}")
 
 
 def _demo(world: World) -> None:
@@ -61,6 +85,7 @@ def _demo(world: World) -> None:
     _end_examples(world)
     seconds = time.monotonic() - started
     print(f"\n{seconds:.0f} s. The cluster and the plugin stay, see README.md; `make demo-down` ends them.")
+    print("\ndemo: ok")
 
 
 def _step(title: str) -> None:
