@@ -191,7 +191,7 @@ def _endpoint(log: Path) -> str:
 def _is_ready(log: Path) -> bool:
     endpoint = _endpoint(log)
     try:
-        with urllib.request.urlopen(f"http://{endpoint}/readyz", timeout=2) as answer:  # noqa: S310 (our own endpoint)
+        with urllib.request.urlopen(f"http://{endpoint}/readyz", timeout=2) as answer:
             return bool(endpoint) and bool(answer.status == 200)  # noqa: PLR2004 (HTTP OK)
     except OSError:
         return False
