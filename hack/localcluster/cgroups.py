@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 from pathlib import Path
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from localcluster.common import Layout
+
+
+# The controllers of version 2 without which a kubelet does not start.
+_NEEDED = {"cpu", "cpuset", "memory", "pids"}
 
 
 def mounts(mountinfo: str) -> list[tuple[Path, bool]]:
@@ -75,8 +80,13 @@ def _create(mount: Path, name: str, *, delegate: bool) -> None:
 
 
 def _delegate(group: Path) -> None:
-    wanted = (group / "cgroup.controllers").read_text().split()
-    (group / "cgroup.subtree_control").write_text(" ".join(f"+{each}" for each in wanted))
+    # One by one: a controller that cannot be passed on must not take the others with it.
+    for controller in (group / "cgroup.controllers").read_text().split():
+        with contextlib.suppress(OSError):
+            (group / "cgroup.subtree_control").write_text(f"+{controller}")
+    missing = _NEEDED - set((group / "cgroup.subtree_control").read_text().split())
+    if missing:
+        raise OSError(errno.EBUSY, f"{group} does not pass on {', '.join(sorted(missing))}")
 
 
 def _fill_cpuset(parent: Path, child: Path) -> None:

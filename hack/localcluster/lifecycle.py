@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from localcluster import build, cgroups, controlplane, network, node, preflight, processes, slots, spec
+from localcluster import build, cgroups, controlplane, network, node, preflight, processes, slots, spec, sysctls
 from localcluster.common import ClusterError, elapsed, locked, tell, wait_for
 
 if TYPE_CHECKING:
@@ -105,6 +105,8 @@ def _link(link: Path, target: Path) -> None:
 
 
 def _start(layout: Layout, made: Spec) -> None:
+    if made.nodes:
+        sysctls.remember(layout)
     for name in made.node_names:
         node.prepare(layout, made, name)
     controlplane.prepare(layout, made)
@@ -216,6 +218,7 @@ def _clear_machine(layout: Layout) -> None:
         network.remove_all(layout)
         _unmount(layout.root)
         shutil.rmtree(layout.short, ignore_errors=True)
+        sysctls.put_back(layout)
 
 
 def _kill_all(layout: Layout) -> bool:

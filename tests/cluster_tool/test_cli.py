@@ -131,7 +131,7 @@ def test_a_dead_cluster_is_shown_as_such(layout, kept, capsys):
     assert cli.main(["status", "--dir", str(layout.root)]) == 1
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].split() == ["COMPONENT", "PID", "STATE", "ADDRESS"]
-    assert len(shown) == 1 + 4 + 3 * 2
+    assert len(shown) == 1 + 5 + 3 * 2
     assert all("not running" in line for line in shown[1:])
 
 

@@ -21,7 +21,9 @@ def flags(command):
 
 def test_no_two_components_share_a_port(layout, placed):
     commands = controlplane.commands(layout, placed)
-    ports = [flags(command).get("secure-port") for name, command in commands.items() if name != "etcd"]
+    ports = [
+        flags(command).get("secure-port") for name, command in commands.items() if name not in {"etcd", "api-service"}
+    ]
     assert len(set(ports)) == 3
 
 
@@ -155,3 +157,10 @@ def test_a_kubelet_is_at_work_when_it_knows_its_running_pods(layout, placed, mon
 def test_a_kubelet_that_does_not_answer_is_not_at_work(layout, placed, monkeypatch):
     monkeypatch.setattr(node, "get", lambda _, __, path: None if "proxy" in path else {"items": None})
     assert not node.knows_its_pods(layout, placed, "node-a")
+
+
+def test_pods_find_the_api_server_under_its_service_address(layout, placed):
+    relay = controlplane.commands(layout, placed)["api-service"]
+    assert relay[1:] == [f"{placed.ports.first_service}:443", f"127.0.0.1:{placed.ports.apiserver}"]
+    alone = spec.fresh(Wish(nodes=0), token="t")
+    assert "api-service" not in controlplane.commands(layout, alone)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from localcluster import cgroups, network, preflight
+from localcluster import cgroups, network, preflight, sysctls
 from localcluster.common import ClusterError, Layout
 
 HYBRID = """\
@@ -63,16 +63,68 @@ def test_an_unwritable_hierarchy_is_named(layout, tmp_path, monkeypatch):
         cgroups.create(layout, "node-a")
 
 
-def test_version_2_passes_its_controllers_down(layout, tmp_path, monkeypatch):
-    tmp_path.joinpath("cgroup.controllers").write_text("cpu memory pids\n")
-    top = tmp_path / f"dradriver-{layout.id}"
-    for folder in (top, top / "node-a"):
-        folder.mkdir()
-        folder.joinpath("cgroup.controllers").write_text("cpu memory pids\n")
-    monkeypatch.setattr(cgroups, "_mounted", lambda: [(tmp_path, True)])
+@pytest.fixture
+def version_2(layout, tmp_path):
+    """Folders of a version 2 hierarchy: the machine's top, the cluster's and the node's."""
+    groups = [tmp_path, tmp_path / f"dradriver-{layout.id}", tmp_path / f"dradriver-{layout.id}" / "node-a"]
+    for group in groups:
+        group.mkdir(exist_ok=True)
+        group.joinpath("cgroup.controllers").write_text("cpu cpuset memory pids\n")
+        group.joinpath("cgroup.subtree_control").write_text("")
+    return groups
+
+
+class KernelFile(type(Path())):
+    """A path whose cgroup.subtree_control adds up what is written, as the kernel's does."""
+
+    def write_text(self, text):
+        kept = self.read_text() + " " if self.name == "cgroup.subtree_control" else ""
+        return super().write_text(kept + text.removeprefix("+"))
+
+
+def test_version_2_passes_every_controller_down(layout, version_2, monkeypatch):
+    monkeypatch.setattr(cgroups, "_mounted", lambda: [(KernelFile(version_2[0]), True)])
     cgroups.create(layout, "node-a")
-    for folder in (tmp_path, top, top / "node-a"):
-        assert (folder / "cgroup.subtree_control").read_text() == "+cpu +memory +pids"
+    for group in version_2:
+        assert (group / "cgroup.subtree_control").read_text().split() == ["cpu", "cpuset", "memory", "pids"]
+
+
+def test_version_2_without_a_controller_is_named(layout, version_2, monkeypatch):
+    version_2[1].joinpath("cgroup.controllers").write_text("cpu\n")
+    monkeypatch.setattr(cgroups, "_mounted", lambda: [(KernelFile(version_2[0]), True)])
+    with pytest.raises(ClusterError, match="does not pass on cpuset, memory, pids"):
+        cgroups.create(layout, "node-a")
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch):
+    """Kernel settings and a /run of our own."""
+    proc = tmp_path / "proc"
+    for name in ("vm/overcommit_memory", "kernel/panic"):
+        (proc / name).parent.mkdir(parents=True)
+        (proc / name).write_text("0\n")
+    monkeypatch.setattr(sysctls, "_PROC", proc)
+    monkeypatch.setattr(Layout, "short", property(lambda layout: tmp_path / "run" / layout.id))
+    return proc
+
+
+def test_kernel_settings_come_back_after_the_last_cluster(layout, tmp_path, kernel):
+    other = Layout(tmp_path / "other")
+    for each in (layout, other):
+        sysctls.remember(each)
+        (kernel / "kernel/panic").write_text("10\n")
+    layout.short.rmdir()
+    sysctls.put_back(layout)
+    assert (kernel / "kernel/panic").read_text() == "10\n", "the other cluster still runs"
+    other.short.rmdir()
+    sysctls.put_back(other)
+    assert (kernel / "kernel/panic").read_text() == "0\n"
+    assert not other.short.parent.exists()
+
+
+def test_without_nodes_no_kernel_setting_is_touched(layout, kernel):
+    sysctls.put_back(layout)
+    assert (kernel / "kernel/panic").read_text() == "0\n"
 
 
 @given(root=st.text("abcdefgh/", min_size=1, max_size=60), letter=st.sampled_from("abcdefghijklmnopqrstuvwxyz"))

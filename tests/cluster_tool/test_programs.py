@@ -3,10 +3,12 @@
 
 import json
 import signal
+import socket
 import subprocess
 
 import pytest
 from localcluster import build, images
+from localcluster.common import wait_for
 
 pytestmark = pytest.mark.control_plane
 
@@ -171,3 +173,35 @@ def test_certificates_are_of_one_authority(tools, tmp_path):
     assert all(file.stat().st_mode & 0o077 == 0 for file in keys)
     answer = subprocess.run([tools / "certs"], capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stderr) == (2, "usage: certs DIR HOST...\n")
+
+
+def test_the_relay_passes_both_ways_and_half_closed(tools):
+    with socket.create_server(("127.0.0.1", 0)) as target, socket.create_server(("127.0.0.1", 0)) as free:
+        listen = free.getsockname()[1]
+        free.close()
+        words = [tools / "relay", f"127.0.0.1:{listen}", f"127.0.0.1:{target.getsockname()[1]}"]
+        process = subprocess.Popen(words)
+        try:
+            assert wait_for(lambda: not can_bind(listen), seconds=60)
+            with socket.create_connection(("127.0.0.1", listen)) as caller:
+                called, _ = target.accept()
+                with called, called.makefile("rb") as heard, caller.makefile("rb") as answered:
+                    caller.sendall(b"question")
+                    caller.shutdown(socket.SHUT_WR)
+                    assert heard.read() == b"question"
+                    called.sendall(b"answer")
+                    called.shutdown(socket.SHUT_WR)
+                    assert answered.read() == b"answer"
+        finally:
+            process.kill()
+            process.wait()
+
+
+def can_bind(port):
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
