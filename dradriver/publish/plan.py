@@ -10,7 +10,7 @@ last: until then it belongs to a complete older generation, afterwards to one th
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from dradriver.kube import RESOURCE_SLICES, Object
@@ -42,18 +42,17 @@ class Desired:
     specs: Mapping[str, Spec]
 
     @classmethod
-    def of(cls, slices: Iterable[Slice], identity: Identity) -> "Desired":
-        """Name the slices and write their specs."""
+    def of(cls, slices: Iterable[Slice], identity: Identity, *, before: "Desired | None" = None) -> "Desired":
+        """Name the slices and write their specs; those that were the same before are the very same objects."""
         driver, node_name = identity.driver, identity.node_name
         pool = {"name": identity.pool_name}
-        return cls(
-            specs={
-                slice_name(index, driver=driver, node_name=node_name): slice_spec(
-                    content, driver=driver, node_name=node_name, pool=pool
-                )
-                for index, content in enumerate(slices)
-            }
-        )
+        old = {} if before is None else before.specs
+        specs: dict[str, Spec] = {}
+        for index, content in enumerate(slices):
+            name = slice_name(index, driver=driver, node_name=node_name)
+            spec = slice_spec(content, driver=driver, node_name=node_name, pool=pool)
+            specs[name] = old[name] if old.get(name) == spec else spec
+        return cls(specs=specs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +61,23 @@ class Accepted:
 
     sent: Spec
     stored: Spec
+
+
+class Equals:
+    """Remembers what was found equal: a comparison takes milliseconds, and nearly all slices are always equal."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[str, tuple[Spec, Spec]] = {}
+
+    def __call__(self, name: str, observed: Spec, desired: Spec) -> bool:
+        """Compare the content of two specs of the slice of that name."""
+        pair = self._pairs.get(name)
+        if pair is not None and pair[0] is observed and pair[1] is desired:
+            return True
+        equal = same_content(observed, desired)
+        if equal:
+            self._pairs[name] = (observed, desired)
+        return equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +90,7 @@ class Known:
         generation: highest pool generation ever seen.
         remembered: specs that were published last; they know when taints began after the slices were deleted.
         accepted: by name, see Accepted.
+        equals: compares specs.
     """
 
     observed: Mapping[str, Object]
@@ -81,6 +98,7 @@ class Known:
     generation: int = 0
     remembered: tuple[Spec, ...] = ()
     accepted: Mapping[str, Accepted] | None = None
+    equals: Equals = field(default_factory=Equals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,18 +129,15 @@ def make_plan(desired: Desired, identity: Identity, known: Known) -> Plan:
     """Compare and decide; see the module."""
     pool = {name: item for name, item in known.observed.items() if item["spec"]["pool"]["name"] == identity.pool_name}
     highest = max([known.generation, *(_generation(item) for item in pool.values())])
-    specs = _timed(desired, known)
+    specs = desired.specs
     absent, different = _compare(specs, pool, known, generation=highest)
     left_over = [name for name in pool if name not in specs and _generation(pool[name]) == highest]
     grows = bool(left_over and specs) or len(different) > 1 or bool(different and absent)
     generation = max(highest + 1 if grows else highest, 1)
     written = specs if grows else {*absent, *different, *_unowned(specs, pool, known.owner)}
     numbers = {"name": identity.pool_name, "generation": generation, "resourceSliceCount": len(specs)}
-    bodies = {
-        name: _body(name, {**spec, "pool": numbers}, pool.get(name), known.owner)
-        for name, spec in specs.items()
-        if name in written
-    }
+    timed = _timed({name: spec for name, spec in specs.items() if name in written}, known)
+    bodies = {name: _body(name, {**spec, "pool": numbers}, pool.get(name), known.owner) for name, spec in timed.items()}
     unwanted = [(name, item) for name, item in sorted(known.observed.items()) if name not in specs or name not in pool]
     return Plan(
         generation=generation,
@@ -148,25 +163,23 @@ def _compare(
 
 
 def _equal(name: str, item: Object, spec: Spec, known: Known) -> bool:
-    if same_content(item["spec"], spec):
+    if known.equals(name, item["spec"], spec):
         return True
     accepted = (known.accepted or {}).get(name)
     return accepted is not None and same_content(accepted.sent, spec) and same_content(item["spec"], accepted.stored)
 
 
-def _timed(desired: Desired, known: Known) -> dict[str, Spec]:
+def _timed(specs: Mapping[str, Spec], known: Known) -> dict[str, Spec]:
     """Specs whose taints keep the time since which they are there."""
+    if not specs:
+        return {}
     witnesses = [*(item["spec"] for item in known.observed.values()), *known.remembered]
-    tainted = [{"devices": [*_tainted(spec)]} for spec in witnesses]
-    return {name: carry_times(spec, filter(_has_devices, tainted)) for name, spec in desired.specs.items()}
+    tainted = [spec for spec in ({"devices": [*_tainted(witness)]} for witness in witnesses) if spec["devices"]]
+    return {name: carry_times(spec, tainted) for name, spec in specs.items()}
 
 
 def _tainted(spec: Spec) -> Iterable[Spec]:
     return (device for device in spec.get("devices") or () if device.get("taints"))
-
-
-def _has_devices(spec: Spec) -> bool:
-    return bool(spec["devices"])
 
 
 def _unowned(specs: Mapping[str, Spec], pool: Mapping[str, Object], owner: Object) -> set[str]:

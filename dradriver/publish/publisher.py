@@ -28,7 +28,7 @@ from dradriver.kube import (
 )
 from dradriver.publish.allowance import Allowance
 from dradriver.publish.errors import ContestedError, DroppedFieldsError, NodeMissingError, PublishError
-from dradriver.publish.plan import Desired, Identity, Known, Plan, Spec, make_plan
+from dradriver.publish.plan import Desired, Equals, Identity, Known, Plan, Spec, make_plan
 from dradriver.publish.status import Meter, NoMeter, Phase, Status
 from dradriver.publish.writer import Writer
 from dradriver.resource import Slice
@@ -121,6 +121,7 @@ class Publisher:
         self._owner: Object | None = None
         self._owner_checked = False
         self._generation = 0
+        self._equals = Equals()
         self._remembered: tuple[Spec, ...] = ()
         self._published_offer = 0
         self._refused_offer = 0
@@ -153,7 +154,9 @@ class Publisher:
 
     def set_slices(self, slices: Iterable[Slice]) -> None:
         """Offer these instead of what was offered before. No slices at all means that the pool ends."""
-        desired = Desired.of(slices, self._identity)
+        with self._changed:
+            before = None if self._offer is None else self._offer.desired
+        desired = Desired.of(slices, self._identity, before=before)
         with self._changed:
             same = self._offer is not None and self._offer.desired == desired
             if same and self._status.phase is not Phase.WITHDRAWN:
@@ -262,6 +265,7 @@ class Publisher:
             generation=self._generation,
             remembered=self._remembered,
             accepted=self._writer.accepted,
+            equals=self._equals,
         )
 
     def _read_owner(self) -> Object:

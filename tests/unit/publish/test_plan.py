@@ -4,7 +4,7 @@ from doubles.pools import DRIVER, NODE, device_slice, node_slices, sick
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.publish.plan import Accepted, Desired, Identity, Known, make_plan
+from dradriver.publish.plan import Accepted, Desired, Equals, Identity, Known, make_plan
 
 IDENTITY = Identity(driver=DRIVER, node_name=NODE, pool_name=NODE)
 OWNER = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "u", "controller": True}
@@ -249,3 +249,25 @@ def test_no_mixture_ever_looks_complete(before, between, wanted, data):
         state = step
     assert usable(state) == usable(published(wanted))
     assert plan(wanted, state, generation=made.generation).is_empty
+
+
+def test_equal_specs_are_compared_once(monkeypatch):
+    compared = []
+    monkeypatch.setattr("dradriver.publish.plan.same_content", lambda a, b: compared.append(1) or a["x"] == b["x"])
+    equals = Equals()
+    observed, wanted = {"x": 1}, {"x": 1}
+    assert equals("n", observed, wanted)
+    assert equals("n", observed, wanted)
+    assert len(compared) == 1
+    assert not equals("n", {"x": 2}, wanted)
+    assert equals("n", dict(observed), wanted)
+    assert not equals("n", observed, {"x": 3})
+
+
+def test_an_unchanged_slice_is_the_same_object_in_the_next_offer():
+    first = desired(node_slices(2))
+    slices = list(node_slices(2))
+    slices[1] = device_slice(0, taints=(sick(),))
+    second = Desired.of(slices, IDENTITY, before=first)
+    kept = [name for name, spec in second.specs.items() if spec is first.specs[name]]
+    assert [name[:5] for name in kept] == ["00000", "00002"]
