@@ -16,6 +16,7 @@ Nothing is synced to the medium: a crash of the real machine is not what is simu
 import fcntl
 import os
 import threading
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -64,10 +65,6 @@ class Store:
         # The header lines as they were, and the state that they stand for.
         self._cached: tuple[bytes, State] | None = None
 
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-
     # --- reading ---
 
     def read(self) -> State:
@@ -110,6 +107,7 @@ class Store:
                 self._cached = None
                 if old < 0:
                     self._descriptor = new
+                    weakref.finalize(self, os.close, new)
                 else:
                     # The number stays, for another thread may be about to read by it.
                     os.dup2(new, old, inheritable=False)

@@ -105,6 +105,19 @@ def test_a_folder_that_was_made_anew_is_noticed(fresh, folder):
     assert [gpu.model for gpu in fresh.read().gpus] == ["t4"]
 
 
+def test_a_store_that_is_forgotten_keeps_no_file_open(fresh, folder):
+    def opened():
+        return [link for link in Path("/proc/self/fd").iterdir() if str(link.resolve()) == str(folder / "state")]
+
+    fresh.read()
+    before = len(opened())
+    other = Store(folder)
+    other.read()
+    assert len(opened()) == before + 1
+    del other
+    assert len(opened()) == before
+
+
 def test_no_node_at_all(folder):
     with pytest.raises(StateMissing, match="create 1xh100-80gb"):
         Store(folder).read()
