@@ -83,7 +83,10 @@ class Daemon:
         except RuntimeStartError as error:
             raise DaemonError(str(error)) from error
         plugin.register()
-        self._runtime.settle()
+        # By the time of the first look, the slices are published if the API server is there at all.
+        if not self._stop.wait(SOCKET_CHECK_SECONDS):
+            self._runtime.settle()
+            _keep(plugin)
         while not self._stop.wait(SOCKET_CHECK_SECONDS):
             _keep(plugin)
 
@@ -95,8 +98,7 @@ class Daemon:
 def _keep(plugin: Plugin) -> None:
     """Bring removed sockets back; what cannot be mended now is tried again."""
     try:
-        if plugin.ensure():
-            _log.warning("a socket of this plugin had been removed, it is there again")
+        plugin.ensure()
     except KubeletError as error:
         _log.error("a socket of this plugin is gone: %s", error)
 

@@ -101,9 +101,10 @@ class Runtime:
         return preparer
 
     def settle(self) -> None:
-        """Give memory back that only the start needed."""
+        """Give memory back that only the start needed; garbage is collected from now on, what is there stays."""
         gc.collect()
         gc.freeze()
+        gc.enable()
         ctypes.CDLL(None).malloc_trim(0)
 
     def on_registration(self, *, registered: bool, message: str) -> None:

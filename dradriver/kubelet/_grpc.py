@@ -32,8 +32,8 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 # gRPC imports its asyncio half and protobuf its pure Python twin, which together take as long as all we
-# need of both, and 5 MiB.
-defer("grpc.aio", "google.protobuf.internal.python_message")
+# need of both, and 5 MiB. Nobody in this process uses asyncio itself, of which gRPC needs the name only.
+defer("asyncio", "grpc.aio", "google.protobuf.internal.python_message")
 
 import grpc  # noqa: E402 - after its environment
 

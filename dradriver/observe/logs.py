@@ -121,6 +121,8 @@ def _route_stdlib(stream: TextIO, level: int, render: list[Processor]) -> None:
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
     logging.captureWarnings(capture=True)
+    # From Python 3.12 on each record would have the name of a task, and asyncio be loaded to find that there is none.
+    vars(logging)["logAsyncioTasks"] = False
     for record in held:
         if logging.getLogger(record.name).isEnabledFor(record.levelno):
             root.handle(record)

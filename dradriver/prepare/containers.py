@@ -34,6 +34,7 @@ class Containers:
     specs: SpecFolder
     hook: str = ""
     _common: dict[str, ContainerEdits] = field(default_factory=dict)
+    _places: dict[str, Path] = field(default_factory=dict)
 
     def write(self, plan: Plan, made: Mapping[str, Made], facts: Mapping[str, "GpuFacts"]) -> tuple[str, ...]:
         """Write the spec of a claim and make sure that every path it names exists.
@@ -119,8 +120,13 @@ class Containers:
             )
 
     def _here(self, host_path: str) -> Path:
-        relative = host_path.removeprefix(f"{self.tree.host_dev}/")
-        return self.root.from_host(host_path) if relative == host_path else self.tree.dev / relative
+        """Tell where this process sees a path; remembered, since two dozen of them took a fifth of a Prepare."""
+        place = self._places.get(host_path)
+        if place is None:
+            relative = host_path.removeprefix(f"{self.tree.host_dev}/")
+            place = self.root.from_host(host_path) if relative == host_path else self.tree.dev / relative
+            self._places[host_path] = place
+        return place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ def test_nothing_heavy_is_imported():
 
 
 def test_what_grpc_and_protobuf_do_not_need_is_put_off():
-    loaded = "print('grpc.aio._channel' in sys.modules, 'google.protobuf.text_format' in sys.modules)"
-    assert run(f"import sys, dradriver.kubelet; {loaded}") == "False False"
+    put_off = ("asyncio.events", "grpc.aio._channel", "google.protobuf.text_format")
+    assert run(f"import sys, dradriver.kubelet; print([name for name in {put_off} if name in sys.modules])") == "[]"
 
 
 def test_what_was_put_off_is_there_for_those_who_ask():
@@ -27,6 +27,12 @@ def test_what_was_put_off_is_there_for_those_who_ask():
     assert run("import dradriver.kubelet; from grpc.aio import Channel; print(Channel.__name__)") == "Channel"
     text = "from google.protobuf import text_format; print(text_format.Parse('name: \"x\"', Claim()).name)"
     assert run(f"import dradriver.kubelet; from dradriver.proto.dra_v1_pb2 import Claim; {text}") == "x"
+
+
+def test_asyncio_works_for_those_who_use_it():
+    program = "import dradriver.kubelet, asyncio; print(asyncio.run(asyncio.sleep(0, 'slept')))"
+    assert run(program) == "slept"
+    assert run("import dradriver.kubelet, asyncio.subprocess; print(asyncio.subprocess.PIPE)") == "-1"
 
 
 def test_an_imported_module_is_not_replaced():
