@@ -285,12 +285,14 @@ class Preparer:
         ours = [device for device in record.plan.devices if device.make]
         if not ours:
             return
-        hardware = self._known_node().hardware
+        node = self._known_node()
         for device in ours:
             with self._counted("destroy", device):
-                partitions.release(hardware, device, record.made.get(device.device))
-        for gpu_uuid in sorted({device.gpu_uuid for device in ours}):
-            partitions.switch_off_when_empty(hardware, gpu_uuid)
+                partitions.release(node.hardware, device, record.made.get(device.device))
+        for gpu_uuid in {device.gpu_uuid for device in ours}:
+            gpu = node.gpus.get(gpu_uuid)
+            if gpu is not None and not gpu.mig_needs_reset:
+                partitions.switch_off_when_empty(node.hardware, gpu_uuid)
 
     @contextmanager
     def _counted(self, operation: MigOperation, device: PlannedDevice) -> Iterator[None]:

@@ -42,13 +42,14 @@ class PreparingNode:
     folder: Path
     machine: str = "2xh100-80gb"
     mig: str = "dynamic"
+    mig_mode: str = ""
     claims: dict = field(default_factory=dict)
     reads: int = 0
     read_error: Exception | None = None
 
     def __post_init__(self):
         self.state = self.folder / "gpus"
-        self.simulate("create", self.machine)
+        self.simulate("create", self.machine, *(["--mig", self.mig_mode] if self.mig_mode else []))
         self.nvml = None
         self.restart()
 

@@ -1,5 +1,15 @@
+import io
+
 import pytest
 from doubles.preparing import PreparingNode
+
+from dradriver.observe import logs
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _as_in_production():
+    """Log as the plugin does: structlog's own default draws tracebacks with rich, which takes seconds."""
+    logs.configure(stream=io.StringIO())
 
 
 @pytest.fixture

@@ -138,6 +138,25 @@ def test_mig_mode_goes_off_with_the_last_partition_only(node):
     assert not node.nvml.mig_mode(gpu).current
 
 
+def test_mig_mode_is_left_alone_where_it_takes_a_reset(make_node):
+    node = make_node(machine="1xa100-80gb", mig_mode="on")
+    claim = node.allocate("gpu-0-mig-1g10gb-19-0")
+    assert isinstance(node.prepare(claim), Prepared)
+    assert node.unprepare(claim) is None
+    assert node.is_clean()
+    mode = node.nvml.mig_mode(next(iter(node.node.gpus)))
+    assert (mode.current, mode.pending) == (True, True)
+
+
+def test_a_partition_is_refused_where_mig_mode_takes_a_reset(make_node):
+    node = make_node(machine="1xa100-80gb", mig_mode="on")
+    claim = node.allocate("gpu-0-mig-1g10gb-19-0")
+    node.simulate("mig", "off")
+    node.simulate("reset")
+    assert "changes it only through a reset, which this driver never does" in refused(node, claim)
+    assert node.is_clean()
+
+
 def test_a_claim_nobody_prepared_is_clean(node):
     assert node.unprepare(ClaimReference(namespace="ns", name="x", uid="0000")) is None
 
