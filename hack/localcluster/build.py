@@ -127,8 +127,9 @@ def _check_needs(wanted: list[Group]) -> None:
 
 def _build(group: Group) -> None:
     go = golang.go_command(golang.required(group.modfile))
+    for killed in group.output().parent.glob(f".{group.name}-*"):
+        shutil.rmtree(killed)
     unfinished = group.output().with_name(f".{group.output().name}.{os.getpid()}")
-    shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     log = cache_dir() / "logs" / f"{group.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

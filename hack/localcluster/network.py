@@ -8,12 +8,13 @@ pods reach the host and the API server by it.
 from __future__ import annotations
 
 import fcntl
+import functools
 import socket
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localcluster.common import ClusterError
+from localcluster.common import ClusterError, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -78,8 +79,14 @@ def remove_all(layout: Layout) -> None:
     names = [each.name for each in _SYS.glob(f"dra{layout.id}*") if (each / "bridge").is_dir()]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for name in names:
+            # The kernel takes the pods' ends of the cables away a moment after their last process.
+            wait_for(functools.partial(_unplugged, name), seconds=5)
             _set_up(control, name, up=False)
             fcntl.ioctl(control, _DELETE_BRIDGE, name.encode() + b"\0")
+
+
+def _unplugged(name: str) -> bool:
+    return not any((_SYS / name / "brif").iterdir())
 
 
 def routed() -> list[tuple[int, int]]:

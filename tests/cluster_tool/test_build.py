@@ -130,6 +130,15 @@ def test_what_is_built_appears_in_one_step_and_is_not_built_again(group, tmp_pat
     assert [each.name for each in (cache / "programs").iterdir()] == [group.output().name]
 
 
+def test_what_a_killed_build_left_is_cleared(group, tmp_path, cache, monkeypatch):
+    left = cache / "programs" / f".{group.name}-0123.99"
+    left.mkdir(parents=True)
+    monkeypatch.setattr(build.golang, "go_command", lambda _: building_go(tmp_path, "exit 0"))
+    monkeypatch.setattr(build, "groups", lambda *_, **__: [group])
+    build.ensure("any", nodes=False)
+    assert not left.exists()
+
+
 def test_a_failed_build_leaves_nothing_and_shows_why(group, tmp_path, cache, monkeypatch):
     go = building_go(tmp_path, "echo main.go:1: it is wrong >&2; exit 1")
     monkeypatch.setattr(build.golang, "go_command", lambda _: go)
