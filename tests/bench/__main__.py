@@ -1,13 +1,12 @@
 """`make bench`: how fast and how small the plugin is, against a real API server. Prints figures, judges nothing.
 
-    PYTHONPATH=tests python -m bench [--rounds 200] [--starts 10]
+    PYTHONPATH=tests python -m bench [--rounds 200] [--starts 10] [--kubeconfig FILE]
 
-takes the API server from KUBECONFIG (`hack/cluster env`). GPUs are simulated, the kubelet is a double, the node
-exists in the API server only, and claims are allocated by this program: nobody else on the cluster is disturbed.
+boots a control plane of its own, unless it is told to use another. GPUs are simulated, the kubelet is a double, the
+node exists in the API server only, and claims are allocated by this program: nobody else on a cluster is disturbed.
 """
 
 import argparse
-import os
 import sys
 import tempfile
 from contextlib import closing
@@ -18,7 +17,7 @@ from bench.aims import Aims
 from bench.figures import Figure, show
 from bench.process import Program
 from bench.split import composed, split
-from bench.world import PROFILE, Caller, Cluster, Devices, Folders, make_folders, until
+from bench.world import PROFILE, Caller, Cluster, Devices, Folders, NoClusterError, api_server, make_folders, until
 
 from dradriver.kube.connection import connect
 from dradriver.kube.errors import KubeError
@@ -28,16 +27,20 @@ def main() -> int:
     options = _options()
     try:
         # Short: a socket's path has at most 107 bytes.
-        with tempfile.TemporaryDirectory(prefix="bn", ignore_cleanup_errors=True) as folder:
+        with (
+            tempfile.TemporaryDirectory(prefix="bn", ignore_cleanup_errors=True) as folder,
+            api_server(options.kubeconfig) as options.kubeconfig,
+        ):
             _run(options, Path(folder))
-    except KubeError as error:
+    except (KubeError, NoClusterError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     return 0
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench", description="Measure the kubelet plugin; needs KUBECONFIG.")
+    parser = argparse.ArgumentParser(prog="bench", description="Measure the kubelet plugin.")
+    parser.add_argument("--kubeconfig", default="", help="an administrator's, of a cluster to use (default: boot one)")
     parser.add_argument("--machine", default="8xh100-80gb", help="simulated machine (default: %(default)s)")
     parser.add_argument("--starts", type=int, default=10, help="starts measured (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=200, help="calls measured of each kind (default: %(default)s)")
@@ -45,11 +48,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--here", action="store_true", help="use this environment instead of one like an installation's"
     )
-    options = parser.parse_args()
-    options.kubeconfig = os.environ.get("KUBECONFIG", "")
-    if not options.kubeconfig:
-        parser.error('KUBECONFIG is not set: start a cluster and run eval "$(hack/cluster env)"')
-    return options
+    return parser.parse_args()
 
 
 def _run(options: argparse.Namespace, folder: Path) -> None:

@@ -3,6 +3,9 @@
 import contextlib
 import io
 import itertools
+import subprocess
+import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +27,30 @@ PROFILE: Final = "1g.10gb"
 NAMESPACES: Final = Resource(group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False)
 _PACKAGE: Final = "k8s.io.kubelet.pkg.apis.dra.v1"
 _LIMIT: Final = 60.0
+_CLUSTER_TOOL: Final = Path(__file__).resolve().parents[2] / "hack" / "cluster"
+
+
+class NoClusterError(Exception):
+    """Why there is no API server to measure against."""
+
+
+@contextlib.contextmanager
+def api_server(kubeconfig: str) -> Iterator[str]:
+    """Give the kubeconfig of the cluster that was named, or of a control plane that lives as long as the block."""
+    if kubeconfig:
+        yield kubeconfig
+        return
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        try:
+            _cluster_tool("up", "--dir", folder, "--control-plane-only")
+            yield f"{folder}/kubeconfig"
+        finally:
+            _cluster_tool("down", "--dir", folder)
+
+
+def _cluster_tool(*arguments: str) -> None:
+    if subprocess.run([sys.executable, _CLUSTER_TOOL, *arguments], stdout=sys.stderr, check=False).returncode:
+        raise NoClusterError(f"hack/cluster {arguments[0]} failed, see above; --kubeconfig names another cluster")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,29 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bench.aims import AIMS
+
+from dradriver.kube import NODES, RESOURCE_SLICES
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.control_plane
+def test_the_benchmark_measures_everything_and_leaves_nothing(control_plane, admin):
+    options = ["--kubeconfig", str(control_plane.kubeconfig), "--starts", "1", "--rounds", "8", "--idle", "0.1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *options],
+        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    summary = done.stdout.partition("Aims")[2]
+    assert [name for name in AIMS if name not in summary] == []
+    left = [item["metadata"]["name"] for kind in (NODES, RESOURCE_SLICES) for item in admin.list(kind).items]
+    assert [name for name in left if name.startswith("bench-")] == []

@@ -1,0 +1,60 @@
+"""What a start loads, and what becomes of the search for garbage."""
+
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from dradriver.__main__ import main
+
+NOT_NEEDED = (
+    "asyncio.events",
+    "kubernetes.client.rest",
+    "kubernetes.dynamic.client",
+    "oauthlib.oauth2.rfc6749",
+    "pydantic",
+    "requests",
+)
+
+
+def run(program):
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
+
+
+def test_the_whole_plugin_loads_none_of_what_it_does_not_use():
+    # structlog takes rich where it is installed, as it is for developers.
+    without_rich = "import sys; sys.modules['rich'] = None"
+    everything = "import dradriver.daemon, dradriver.runtime, dradriver.kube.connection, dradriver.nvml.opening"
+    found = run(f"{without_rich}; {everything}; print([name for name in {NOT_NEEDED} if name in sys.modules])")
+    assert found == "[]"
+
+
+def test_a_configuration_in_a_claim_loads_what_reads_it():
+    loaded = "import sys, dradriver.runtime; before = 'pydantic' in sys.modules; import dradriver.api.config"
+    assert run(f"{loaded}; print(before, 'pydantic' in sys.modules)") == "False True"
+
+
+def test_garbage_is_not_looked_for_during_the_start_only():
+    program = (
+        "import gc; from dradriver.runtime import Runtime; gc.disable(); Runtime.settle(None); "
+        "print(gc.isenabled(), gc.get_freeze_count() > 1000)"
+    )
+    assert run(program) == "True True"
+
+
+def test_a_start_that_fails_leaves_the_search_on(tmp_path, capsys):
+    too_long = tmp_path / ("x" * 120)
+    assert main(["--node-name", "node-a", "--kubelet-plugins-directory-path", str(too_long)]) == 1
+    assert gc.isenabled()
+    assert "dradriver: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--node-name", "NOT A NAME"], ["--mig", "perhaps"]])
+def test_bad_flags_leave_the_search_on(arguments, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert gc.isenabled()
+    assert "error: " in capsys.readouterr().err
