@@ -155,6 +155,10 @@ def _manager(configuration: Configuration) -> urllib3.PoolManager:
         proxied: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
         return proxied
     names: dict[str, Any] = {
+        # Given although the context has them: so they are read anew for each connection, since they get renewed.
+        "ca_certs": configuration.ssl_ca_cert,
+        "cert_file": configuration.cert_file,
+        "key_file": configuration.key_file,
         "assert_hostname": configuration.assert_hostname,
         "server_hostname": configuration.tls_server_name or None,
     }
@@ -170,9 +174,14 @@ def _manager(configuration: Configuration) -> urllib3.PoolManager:
 def _tls(configuration: Configuration, *, strict: bool, source: str) -> ssl.SSLContext:
     """One context for all connections, made now so that a bad certificate is found before the first request."""
     context: ssl.SSLContext = urllib3.util.ssl_.create_urllib3_context()
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
     try:
         if configuration.ssl_ca_cert or configuration.ca_cert_data:
             context.load_verify_locations(configuration.ssl_ca_cert, None, configuration.ca_cert_data)
+        elif configuration.verify_ssl:
+            context.load_default_certs()
         if configuration.cert_file:
             context.load_cert_chain(configuration.cert_file, configuration.key_file)
     except (ssl.SSLError, OSError, ValueError) as error:

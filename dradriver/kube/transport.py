@@ -1,6 +1,7 @@
 """Bytes to the API server and back. The only place that knows urllib3."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,6 +13,7 @@ from dradriver.kube.errors import UnreachableError
 
 _CONNECT_TIMEOUT = 5.0
 _HEADER_TIMEOUT = 15.0
+_CONNECTION = re.compile(r"^<?[\w.]+\(.*?\)(?: at 0x\w+>)?: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,9 +198,9 @@ def _translated(target: str) -> Iterator[None]:
 
 
 def _cause(error: Exception) -> str:
-    """The innermost reason: urllib3 wraps it, with the pool's repr in front."""
+    """The reason without the connection's repr that urllib3 puts in front."""
     reason = getattr(error, "reason", None) or error
-    return f"{type(reason).__name__}: {str(reason).rpartition(': ')[2]}"
+    return f"{type(reason).__name__}: {_CONNECTION.sub('', str(reason))}"
 
 
 def _headers(response: urllib3.BaseHTTPResponse) -> dict[str, str]:

@@ -106,9 +106,10 @@ class Publisher:
             on_change=lambda _key: self._queue.add(_Cause.CHANGE),
             pace=self._pace,
         )
-        # A wipe that goes on while we repair it takes a plan for each slice at worst; somebody who undoes our writes
-        # for ever gets one answer every two seconds in the long run.
-        self._allowance = Allowance(burst=30, interval=2.0, clock=self._pace.clock)
+        # A wipe that goes on while we repair it takes a plan for each slice at worst. Edits that come again and again
+        # are another instance with another offer, and each answer to them may be a whole new generation.
+        self._repairs = Allowance(burst=30, interval=2.0, clock=self._pace.clock)
+        self._disputes = Allowance(burst=10, interval=3.0, clock=self._pace.clock)
         self._changed = threading.Condition()
         self._offer: _Offer | None = None
         self._status = Status()
@@ -239,7 +240,7 @@ class Publisher:
             if plan.is_empty:
                 self._succeed(offer, plan)
                 return
-            if undoing and (wait := self._allowance.take()) > 0:
+            if undoing and (wait := self._restraint(plan)) > 0:
                 self._queue.add_after(_Cause.CHANGE, wait)
                 self._set_status(replace(self.status, phase=Phase.PENDING, message="somebody undoes our writes"))
                 return
@@ -282,6 +283,11 @@ class Publisher:
             "uid": node["metadata"]["uid"],
             "controller": True,
         }
+
+    def _restraint(self, plan: Plan) -> float:
+        """Seconds to wait before undoing what somebody did."""
+        disputed = bool(plan.updates or plan.deletes)
+        return (self._disputes if disputed else self._repairs).take()
 
     def _execute(self, offer: _Offer, plan: Plan) -> bool:
         """Write; returns whether another writer was in the way."""

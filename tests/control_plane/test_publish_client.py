@@ -4,6 +4,7 @@ import threading
 import uuid
 
 import pytest
+import yaml
 from doubles.publishing import PATIENCE, until
 
 from dradriver.kube import (
@@ -22,6 +23,7 @@ from dradriver.kube import (
     Selector,
     Store,
     UnauthorizedError,
+    UnreachableError,
 )
 from dradriver.kube.connection import connect
 
@@ -90,18 +92,51 @@ def test_lists_come_in_pages(admin, lease):
     assert {item["kind"] for item in listing.items} == {"Lease"}
 
 
-def test_a_bad_token_is_its_own_error(control_plane, tmp_path):
-    import yaml  # noqa: PLC0415 - only here
-
+def rewritten(control_plane, folder, *, cluster=None, user=None):
+    """The cluster's kubeconfig with other entries, in another folder."""
     document = yaml.safe_load(control_plane.kubeconfig.read_text())
-    document["users"] = [{"name": user["name"], "user": {"token": "wrong"}} for user in document["users"]]
-    for cluster in document["clusters"]:
-        if authority := cluster["cluster"].get("certificate-authority"):
-            cluster["cluster"]["certificate-authority"] = str(control_plane.kubeconfig.parent / authority)
-    path = tmp_path / "kubeconfig"
+    for entry in document["clusters"]:
+        if authority := entry["cluster"].get("certificate-authority"):
+            entry["cluster"]["certificate-authority"] = str(control_plane.kubeconfig.parent / authority)
+        for name, value in (cluster or {}).items():
+            entry["cluster"].pop(name, None)
+            if value is not None:
+                entry["cluster"][name] = value
+    if user is not None:
+        document["users"] = [{"name": entry["name"], "user": user} for entry in document["users"]]
+    path = folder / "kubeconfig"
     path.write_text(yaml.safe_dump(document))
-    client = connect(path)
+    return path
+
+
+def test_a_bad_token_is_its_own_error(control_plane, tmp_path):
+    client = connect(rewritten(control_plane, tmp_path, user={"token": "wrong"}))
     with pytest.raises(UnauthorizedError, match="check the token"):
+        client.list(NODES)
+    client.close()
+
+
+NO_AUTHORITY = {"certificate-authority": None, "certificate-authority-data": None}
+
+
+def test_a_server_that_cannot_be_verified_is_not_spoken_to(control_plane, tmp_path):
+    client = connect(rewritten(control_plane, tmp_path, cluster=NO_AUTHORITY))
+    with pytest.raises(UnreachableError, match="certificate verify failed"):
+        client.list(NODES)
+    client.close()
+
+
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+def test_verification_can_be_given_up_in_the_kubeconfig(control_plane, tmp_path):
+    cluster = {**NO_AUTHORITY, "insecure-skip-tls-verify": True}
+    client = connect(rewritten(control_plane, tmp_path, cluster=cluster))
+    assert client.list(NODES).resource_version
+    client.close()
+
+
+def test_the_host_name_is_verified(control_plane, tmp_path):
+    client = connect(rewritten(control_plane, tmp_path, cluster={"tls-server-name": "elsewhere.example.com"}))
+    with pytest.raises(UnreachableError, match="elsewhere"):
         client.list(NODES)
     client.close()
 

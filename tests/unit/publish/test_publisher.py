@@ -443,6 +443,18 @@ def test_somebody_who_undoes_everything_is_not_raced(server, publish):
     assert publisher.wait_published(PATIENCE)
 
 
+def test_two_instances_with_different_offers_do_not_race(server, publish):
+    other = (counter_slice(2), device_slice(0, memory=1), device_slice(1, memory=1))
+    first, second = offers = publish(node_slices(2)), publish(other)
+    assert server.wait(lambda: "somebody undoes our writes" in {publisher.status.message for publisher in offers})
+    # Two first publications and twenty answers of three writes; what collides is written again.
+    assert server.count(is_write) <= 2 * (3 + 10 * 3) * 2
+    second.stop(PATIENCE)
+    assert first.wait_published(PATIENCE)
+    devices = [item["spec"]["devices"][0] for item in server.all("resourceslices")[1:]]
+    assert {device["capacity"]["memory"]["value"] for device in devices} == {"80Gi"}
+
+
 def test_a_store_that_cannot_be_written_at_all_is_contested(server, publish):
     publisher = publish(node_slices(), pace=Pace(backoff=Backoff(initial=3600, maximum=3600)))
     assert publisher.wait_published(PATIENCE)
