@@ -7,6 +7,7 @@ node exists in the API server only, and claims are allocated by this program: no
 """
 
 import argparse
+import os
 import sys
 import tempfile
 from contextlib import closing
@@ -53,6 +54,7 @@ def _options() -> argparse.Namespace:
 
 def _run(options: argparse.Namespace, folder: Path) -> None:
     folders, aims = make_folders(folder, options.machine), Aims()
+    print(f"{options.machine} (simulated), {os.cpu_count()} CPUs, load average {os.getloadavg()[0]:.1f}")
     with closing(connect(Path(options.kubeconfig))) as client, Cluster(client=client) as cluster:
         program = _program(options, folder, folders, cluster)
         try:
@@ -62,6 +64,7 @@ def _run(options: argparse.Namespace, folder: Path) -> None:
                 until(cluster.devices, interval=0.1)
                 _measure_idle(running.pid, aims, seconds=options.idle)
                 _measure_calls(folders, cluster, aims, rounds=options.rounds)
+                print(f"  RSS after all these calls: {process.rss(running.pid):.1f} MiB")
         except (TimeoutError, RuntimeError):
             print(program.log.read_text()[-4000:], file=sys.stderr)
             raise
@@ -102,6 +105,7 @@ def _measure_calls(folders: Folders, cluster: Cluster, aims: Aims, *, rounds: in
         bases = [
             calls.floor(caller, rounds=rounds),
             calls.claim_gets(cluster, gpus[0], rounds=rounds),
+            calls.first(caller, gpus[0]),
         ]
         whole = calls.singles(caller, "whole GPU", gpus, rounds=rounds)
         first = calls.singles(caller, f"first {PROFILE} of a GPU", parts, rounds=rounds)

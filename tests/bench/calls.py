@@ -27,6 +27,13 @@ def claim_gets(cluster: Cluster, claim: ClaimReference, *, rounds: int) -> Figur
     return Figure(what="GET of a claim, by this program", values=values)
 
 
+def first(caller: Caller, claim: ClaimReference) -> Figure:
+    """The first Prepare of a process, which looks for the driver's files and connects to the API server."""
+    value = timed(lambda: caller.prepare([claim]))
+    caller.unprepare([claim])
+    return Figure(what="first Prepare of the process", values=(value,))
+
+
 def singles(caller: Caller, what: str, claims: Claims, *, rounds: int) -> list[Figure]:
     """One claim after another: prepare, repeat, unprepare."""
     times = [_cycle(caller, [claim]) for claim in islice(cycle(claims), rounds)]

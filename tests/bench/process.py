@@ -77,6 +77,7 @@ def _start(program: Program, folders: Folders, cluster: Cluster) -> Start:
             cpu = _cpu_milliseconds(process.pid)
             kubelet.wait_for(lambda double: process.poll() is not None or _knows_driver(double))
             registered = time.monotonic()
+            kubelet.stop()
             published = seen.wait()
             return Start(
                 socket=(socket - begin) * 1000,
@@ -158,6 +159,11 @@ def idle(pid: int, *, settle: float, seconds: float) -> Idle:
         wakeups=(_switches(pid) - switches) / passed,
         threads=len(_tasks(pid)),
     )
+
+
+def rss(pid: int) -> float:
+    """MiB."""
+    return _mebibytes(Path(f"/proc/{pid}/smaps_rollup").read_text(), "Rss")
 
 
 def _mebibytes(memory: str, key: str) -> float:
