@@ -80,7 +80,9 @@ class DeviceTree:
         raise DeviceNodeError(f"{self.proc_devices} lists no {name}: is the NVIDIA kernel module loaded?")
 
     def _capability(self, major: int, minor: int) -> DeviceNode:
-        return self._node(f"nvidia-caps/nvidia-cap{minor}", major, minor)
+        name = f"nvidia-caps/nvidia-cap{minor}"
+        host_path = self._on_host(name) if (self.dev / name).exists() else None
+        return DeviceNode(path=f"/dev/{name}", host_path=host_path, major=major, minor=minor)
 
     def _existing(self, name: str) -> DeviceNode:
         path = self.dev / name
@@ -90,9 +92,9 @@ class DeviceTree:
             raise DeviceNodeError(
                 f"{path} is not there: load the driver's kernel module, or make the node with nvidia-modprobe"
             ) from error
-        if stat.S_ISCHR(status.st_mode):
-            return self._node(name, os.major(status.st_rdev), os.minor(status.st_rdev))
-        return self._node(name, *self._numbers(name))
+        is_device = stat.S_ISCHR(status.st_mode)
+        major, minor = (os.major(status.st_rdev), os.minor(status.st_rdev)) if is_device else self._numbers(name)
+        return DeviceNode(path=f"/dev/{name}", host_path=self._on_host(name), major=major, minor=minor)
 
     def _numbers(self, name: str) -> tuple[int, int]:
         """Tell the numbers of a node that is only a placeholder file, as a simulation without root makes it."""
@@ -104,9 +106,9 @@ class DeviceTree:
             raise DeviceNodeError(f"{self.dev / name} is not a character device")
         return self.major(device), minor
 
-    def _node(self, name: str, major: int, minor: int) -> DeviceNode:
-        host_path = str(self.host_dev / name) if (self.dev / name).exists() else None
-        return DeviceNode(path=f"/dev/{name}", host_path=host_path, major=major, minor=minor)
+    def _on_host(self, name: str) -> str:
+        # Not by `/`: paths of nodes are put together at every Prepare.
+        return f"{self.host_dev}/{name}"
 
 
 def _capability_minor(file: Path) -> int:

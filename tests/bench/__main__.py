@@ -63,8 +63,8 @@ def _run(options: argparse.Namespace, folder: Path) -> None:
                 until(folders.socket.exists)
                 until(cluster.devices, interval=0.1)
                 _measure_idle(running.pid, aims, seconds=options.idle)
-                _measure_calls(folders, cluster, aims, rounds=options.rounds)
-                print(f"  RSS after all these calls: {process.rss(running.pid):.1f} MiB")
+                _measure_calls(running.pid, folders, cluster, aims, rounds=options.rounds)
+                print(f"  RSS of the plugin after all these calls: {process.rss(running.pid):.1f} MiB")
         except (TimeoutError, RuntimeError):
             print(program.log.read_text()[-4000:], file=sys.stderr)
             raise
@@ -97,7 +97,7 @@ def _measure_idle(pid: int, aims: Aims, *, seconds: float) -> None:
     aims.note("idle RSS", Figure(what="RSS", values=(found.rss,), unit="MiB"))
 
 
-def _measure_calls(folders: Folders, cluster: Cluster, aims: Aims, *, rounds: int) -> None:
+def _measure_calls(pid: int, folders: Folders, cluster: Cluster, aims: Aims, *, rounds: int) -> None:
     devices = Devices(cluster.devices())
     gpus = [cluster.claim(device) for device in devices.gpus]
     parts = [cluster.claim(device) for device in devices.partitions]
@@ -107,7 +107,9 @@ def _measure_calls(folders: Folders, cluster: Cluster, aims: Aims, *, rounds: in
             calls.claim_gets(cluster, gpus[0], rounds=rounds),
             calls.first(caller, gpus[0]),
         ]
+        before = process.cpu_milliseconds(pid)
         whole = calls.singles(caller, "whole GPU", gpus, rounds=rounds)
+        spent = (process.cpu_milliseconds(pid) - before) / rounds
         first = calls.singles(caller, f"first {PROFILE} of a GPU", parts, rounds=rounds)
         neighbour = cluster.claim(devices.neighbour)
         caller.prepare([neighbour])
@@ -116,6 +118,7 @@ def _measure_calls(folders: Folders, cluster: Cluster, aims: Aims, *, rounds: in
         many = calls.together(caller, "whole GPU", gpus, rounds=rounds // 4)
         many_parts = calls.together(caller, PROFILE, parts, rounds=rounds // 4)
     show("Calls over the socket", [*bases, *whole, *first, *second, *many, *many_parts])
+    print(f"  processor time of the plugin for Prepare, repeated Prepare and Unprepare of a whole GPU: {spent:.2f} ms")
     aims.note("Prepare of a whole GPU", whole[0])
     aims.note("repeated Prepare", whole[1])
     aims.note("8 Prepares at once", many[0])

@@ -74,7 +74,7 @@ def _start(program: Program, folders: Folders, cluster: Cluster) -> Start:
         begin = time.monotonic()
         with program.running() as process:
             socket = until(folders.socket.exists)
-            cpu = _cpu_milliseconds(process.pid)
+            cpu = cpu_milliseconds(process.pid)
             kubelet.wait_for(lambda double: process.poll() is not None or _knows_driver(double))
             registered = time.monotonic()
             kubelet.stop()
@@ -147,7 +147,7 @@ class Idle:
 def idle(pid: int, *, settle: float, seconds: float) -> Idle:
     """Look at a process after a while, and again."""
     time.sleep(settle)
-    cpu, switches, begin = _cpu_milliseconds(pid), _switches(pid), time.monotonic()
+    cpu, switches, begin = cpu_milliseconds(pid), _switches(pid), time.monotonic()
     time.sleep(seconds)
     passed = time.monotonic() - begin
     memory = Path(f"/proc/{pid}/smaps_rollup").read_text()
@@ -155,7 +155,7 @@ def idle(pid: int, *, settle: float, seconds: float) -> Idle:
         rss=_mebibytes(memory, "Rss"),
         pss=_mebibytes(memory, "Pss"),
         anonymous=_mebibytes(memory, "Anonymous"),
-        cpu_per_second=(_cpu_milliseconds(pid) - cpu) / passed,
+        cpu_per_second=(cpu_milliseconds(pid) - cpu) / passed,
         wakeups=(_switches(pid) - switches) / passed,
         threads=len(_tasks(pid)),
     )
@@ -177,7 +177,7 @@ def _tasks(pid: int) -> list[Path]:
     return list(Path(f"/proc/{pid}/task").iterdir())
 
 
-def _cpu_milliseconds(pid: int) -> float:
+def cpu_milliseconds(pid: int) -> float:
     """Processor time of all threads that live, to the nanosecond; `stat` counts in hundredths of a second."""
     return sum(_first_number(task / "schedstat") for task in _tasks(pid)) / 1e6
 
