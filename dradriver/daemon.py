@@ -57,6 +57,8 @@ class Daemon:
         except KubeletError as error:
             raise DaemonError(str(error)) from error
         finally:
+            if self._runtime is not None:
+                self._runtime.hurry()
             plugin.stop()
             if self._runtime is not None:
                 self._runtime.stop()
@@ -68,6 +70,7 @@ class Daemon:
                 api.DRIVER_NAME,
                 plugins_folder=self._options.plugins_folder,
                 registry_folder=self._options.registry_folder,
+                pod_uid=self._options.pod_uid,
             )
         except KubeletError as error:
             raise DaemonError(str(error)) from error

@@ -1,24 +1,31 @@
 """Small files that survive a crash at any instant: written whole or not at all, and on disk when said so."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 
-def write_durably(path: Path, text: str) -> None:
+def write_durably(path: Path, text: str, *, written: Callable[[], None] = lambda: None) -> None:
     """Replace a file in one step, and have it on disk before returning.
 
     Temporary file, fsync, rename, fsync of the folder: at every instant the old or the new content is there.
+
+    Args:
+        path: file to replace.
+        text: its new content.
+        written: called when the temporary file is on disk and the old one still in place.
 
     Raises:
         OSError: the folder is missing, full or not writable; the old content stays.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, text.encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    # A file object writes everything or raises; os.write may stop half way on a full disk.
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    written()
     temporary.replace(path)
     sync_folder(path.parent)
 

@@ -14,6 +14,7 @@ from typing import Literal
 from dradriver.gpu.profiles import MigOffer, ProfileChoice, parse_choice
 
 _NODE_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_UID = re.compile(r"[A-Za-z0-9-]{1,63}")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("json", "text")
 
@@ -35,6 +36,8 @@ class Options:
     mig: MigOffer
     profiles: ProfileChoice
     simulation: Path | None
+    pod_uid: str
+    reclaim_unknown_mig: bool
     log_level: Literal["debug", "info", "warning", "error"]
     log_format: Literal["json", "text"]
 
@@ -74,6 +77,8 @@ def _options(values: argparse.Namespace, simulation: Path | None) -> Options:
         mig=MigOffer(values.mig),
         profiles=values.profiles,
         simulation=simulation,
+        pod_uid=values.pod_uid,
+        reclaim_unknown_mig=values.reclaim_unknown_mig == "true",
         log_level=values.log_level,
         log_format=values.log_format,
     )
@@ -88,6 +93,12 @@ def _profiles(text: str) -> ProfileChoice:
         return parse_choice(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _pod_uid(text: str) -> str:
+    if text and not _UID.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the UID of a pod")
+    return text
 
 
 def _one_of(choices: Sequence[str]) -> Callable[[str], str]:
@@ -144,6 +155,18 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         type=_profiles,
     )
     add("simulation", "", "folder of a simulated node (python -m dradriver.simulation) to use instead of real GPUs")
+    add(
+        "reclaim-unknown-mig",
+        "false",
+        "destroy MIG instances that this driver has no record of: true or false; only with --mig dynamic",
+        type=_one_of(["true", "false"]),
+    )
+    add(
+        "pod-uid",
+        "",
+        "UID of the pod this runs in: two pods of a rolling update then serve side by side, each at its own sockets",
+        type=_pod_uid,
+    )
     add("log-level", "info", f"how much is logged: {', '.join(LOG_LEVELS)}", type=_one_of(LOG_LEVELS))
     add("log-format", "json", f"how it is logged: {' or '.join(LOG_FORMATS)}", type=_one_of(LOG_FORMATS))
     return parser

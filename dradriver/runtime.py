@@ -23,7 +23,7 @@ from dradriver.flags import Options
 from dradriver.gpu.model import Gpu
 from dradriver.gpu.offer import make_offer
 from dradriver.gpu.profiles import MigOffer, missing
-from dradriver.kube import RESOURCE_CLAIMS, Client, KubeconfigError, KubeError
+from dradriver.kube import RESOURCE_CLAIMS, Client, EventRecorder, KubeconfigError, KubeError
 from dradriver.kubelet import ClaimReference
 from dradriver.numbering import remembered_numbers
 from dradriver.nvml import NvmlError, SimulationUnusable
@@ -35,8 +35,11 @@ from dradriver.observe.web import WebServer, parse_endpoint
 from dradriver.prepare import Preparer
 from dradriver.prepare.containers import Containers
 from dradriver.prepare.errors import RecordError
-from dradriver.prepare.preparer import Node
+from dradriver.prepare.locks import Locks
+from dradriver.prepare.node import Node
+from dradriver.prepare.reconciler import Reconciler, Surroundings
 from dradriver.prepare.records import Records
+from dradriver.prepare.telling import ClaimTeller
 from dradriver.publish import Phase, Publisher, Status, probe_features
 from dradriver.resource import InvalidPoolError, layout, validate
 
@@ -71,8 +74,16 @@ class Runtime:
         self._publisher: Publisher | None = None
         self._web: WebServer | None = None
         self._folder = options.plugins_folder / api.DRIVER_NAME
-        self._records = Records(self._folder / "claims")
+        # Only with the UID of a pod can there be another process of this driver on the node.
+        shared = bool(options.pod_uid)
+        self._records = Records(self._folder / "claims", shared=shared)
+        self._locks = Locks(self._folder / "locks" if shared else None)
+        self._preparer: Preparer | None = None
+        self._events: EventRecorder | None = None
+        self._teller: ClaimTeller | None = None
+        self._reconciler: Reconciler | None = None
         self._boot_id = _boot_id(self._proc())
+        self._containers = self._make_containers()
 
     # --- start and stop --------------------------------------------------------------------------
 
@@ -93,12 +104,22 @@ class Runtime:
             client = pool.submit(_connect, self._options.kubeconfig)
             hardware = pool.submit(self._try_to_read_gpus)
             self._serve_web()
-            preparer = self._preparer()
             self._client = client.result()
             self._publisher = self._make_publisher(self._client)
+            self._teller = self._make_teller(self._client)
+            self._preparer = self._make_preparer(self._teller)
             hardware.result()
+        self._reconciler = self._make_reconciler(self._client, self._preparer, self._teller)
+        # An unprepare that finds no record has nothing to undo, so lost ones are made again before the first call.
+        self._reconciler.recover_records()
+        self._reconciler.start()
         threading.Thread(target=self._offer_at_last, name="offer", daemon=True).start()
-        return preparer
+        return self._preparer
+
+    def hurry(self) -> None:
+        """Let calls that wait for something fail now, since the process is to end."""
+        if self._preparer is not None:
+            self._preparer.hurry()
 
     def settle(self) -> None:
         """Give memory back that only the start needed; garbage is collected from now on, what is there stays."""
@@ -119,6 +140,14 @@ class Runtime:
     def stop(self) -> None:
         """Stop in the reverse order of the start; the sockets are closed by now. Slices and claims stay."""
         self._stopping.set()
+        if self._reconciler is not None:
+            self._reconciler.stop()
+        if self._preparer is not None:
+            self._preparer.close()
+        if self._teller is not None:
+            self._teller.stop()
+        if self._events is not None:
+            self._events.stop()
         if self._publisher is not None:
             self._publisher.stop()
         if self._web is not None:
@@ -138,18 +167,46 @@ class Runtime:
         if self._web is not None:
             _log.info("serving metrics and health", endpoint=str(self._web.endpoint))
 
-    def _preparer(self) -> Preparer:
+    def _make_preparer(self, teller: ClaimTeller) -> Preparer:
         preparer = Preparer(
             driver=api.DRIVER_NAME,
             read=self._read_claim,
             records=self._records,
-            containers=self._containers(),
+            containers=self._containers,
             boot_id=self._boot_id,
             node=lambda: self._node,
             metrics=self._metrics,
+            locks=self._locks,
+            teller=teller,
         )
         preparer.count_devices()
         return preparer
+
+    def _make_teller(self, client: Client) -> ClaimTeller:
+        node_name = self._options.node_name
+        self._events = EventRecorder(client, controller=api.DRIVER_NAME, instance=node_name)
+        self._events.start()
+        teller = ClaimTeller(client, self._events, driver=api.DRIVER_NAME, node_name=node_name)
+        teller.start()
+        return teller
+
+    def _make_reconciler(self, client: Client, preparer: Preparer, teller: ClaimTeller) -> Reconciler:
+        around = Surroundings(
+            records=self._records,
+            specs=self._containers.specs,
+            locks=self._locks,
+            node=lambda: self._node,
+            boot_id=self._boot_id,
+            makes_partitions=self._options.mig is MigOffer.DYNAMIC,
+            reclaim=self._options.reclaim_unknown_mig,
+        )
+        return Reconciler(
+            around=around,
+            preparer=preparer,
+            claims=lambda: client.list(RESOURCE_CLAIMS).items,
+            reporter=teller,
+            metrics=self._metrics,
+        )
 
     def _read_claim(self, reference: ClaimReference, *, timeout: float) -> Mapping[str, Any]:
         assert self._client is not None  # noqa: S101 (set before the first call is let through)
@@ -178,7 +235,7 @@ class Runtime:
     def _proc(self) -> Path:
         return self._options.driver_root / "proc" if self._options.simulation else Path("/proc")
 
-    def _containers(self) -> Containers:
+    def _make_containers(self) -> Containers:
         options, proc = self._options, self._proc()
         dev, host_dev = _dev_folders(options)
         return Containers(

@@ -4,6 +4,7 @@ Every name here is a promise to users' CEL selectors, DeviceClasses and tools, a
 NVIDIA's driver uses where it has one, so that one can take the place of the other.
 """
 
+import re
 from typing import Final
 
 DRIVER_NAME: Final = "gpu.nvidia.com"
@@ -26,8 +27,16 @@ Devices of one request always come into a container together. A container that u
 list of the last of them; the variables with `DEVICE_VARIABLE_PREFIX` are complete in every case.
 """
 
+ADMIN_ACCESS_VARIABLE: Final = "DRADRIVER_ADMIN_ACCESS"
+"""Set to `true` in a container whose claim has admin access to devices that others use."""
+
 DEVICE_VARIABLE_PREFIX: Final = "DRADRIVER_DEVICE_"
 """With the device's name in capitals behind it: a variable for each device of the container, holding its UUID."""
+
+
+def device_variable(device: str) -> str:
+    """Name the variable that holds the UUID of a device: `gpu-0` becomes `DRADRIVER_DEVICE_GPU_0`."""
+    return DEVICE_VARIABLE_PREFIX + re.sub(r"[^A-Z0-9]", "_", device.upper())
 
 
 class DeviceType:

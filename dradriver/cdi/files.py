@@ -45,16 +45,20 @@ class SpecFolder:
             path.with_suffix(".yaml").unlink(missing_ok=True)
         return path
 
-    def remove(self, identity: str) -> None:
+    def remove(self, identity: str, *, path: str = "") -> None:
         """Remove a spec; one that is not there is fine.
+
+        Args:
+            identity: claim UID.
+            path: where it was written, if that was in another folder than today's.
 
         Raises:
             SpecFileError: it is there and stays.
         """
-        path = self.path(identity)
-        with _translated(path, "remove"):
-            for suffix in (".json", ".tmp", ".yaml"):
-                path.with_suffix(suffix).unlink(missing_ok=True)
+        for place in {self.path(identity), Path(path or self.path(identity))}:
+            with _translated(place, "remove"):
+                for suffix in (".json", ".tmp", ".yaml"):
+                    place.with_suffix(suffix).unlink(missing_ok=True)
 
     def identities(self) -> frozenset[str]:
         """List the claim UIDs that have a spec here."""

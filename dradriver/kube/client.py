@@ -176,7 +176,14 @@ class Client:
         return self._call("PATCH", path, query=_write_query(), body=body, content_type=kind)
 
     def apply(
-        self, resource: Resource, body: Object, *, field_manager: str, force: bool = True, dry_run: bool = False
+        self,
+        resource: Resource,
+        body: Object,
+        *,
+        field_manager: str,
+        subresource: str = "",
+        force: bool = True,
+        dry_run: bool = False,
     ) -> Object:
         """Server-side apply of a partial object.
 
@@ -184,11 +191,12 @@ class Client:
             resource: type of the object.
             body: the fields we own, with apiVersion, kind and name.
             field_manager: who we are.
+            subresource: such as `status`.
             force: take over fields that others own.
             dry_run: validate only.
         """
         query = _write_query(dry_run=dry_run) | {"fieldManager": field_manager, "force": str(force).lower()}
-        path = resource.path(namespace=_namespace(body), name=body["metadata"]["name"])
+        path = resource.path(namespace=_namespace(body), name=body["metadata"]["name"], subresource=subresource)
         return self._call("PATCH", path, query=query, body=body, content_type=PatchKind.APPLY)
 
     def delete(

@@ -1,6 +1,5 @@
 """What the containers of a claim get: the CDI spec of the claim."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +13,6 @@ from dradriver.cdi.spec import CdiDevice, CdiSpec, ContainerEdits, DeviceNode
 from dradriver.prepare.errors import PrepareError
 from dradriver.prepare.plan import Plan, PlannedDevice
 from dradriver.prepare.records import Made
-
-_NOT_IN_A_VARIABLE = re.compile(r"[^A-Z0-9]")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,10 +80,11 @@ class Containers:
         self, plan: Plan, device: PlannedDevice, made: Made | None, facts: "GpuFacts", uuids: Iterable[str]
     ) -> CdiDevice:
         uuid = device.gpu_uuid if made is None else made.uuid
-        variable = _NOT_IN_A_VARIABLE.sub("_", device.device.upper())
-        env = (f"{api.DEVICE_VARIABLE_PREFIX}{variable}={uuid}", f"{api.DEVICES_VARIABLE}={','.join(uuids)}")
+        env = [f"{api.device_variable(device.device)}={uuid}", f"{api.DEVICES_VARIABLE}={','.join(uuids)}"]
+        if device.admin_access:
+            env.append(f"{api.ADMIN_ACCESS_VARIABLE}=true")
         return CdiDevice(
-            name=cdi_name(plan, device), edits=ContainerEdits(env=env, device_nodes=self._nodes(made, facts))
+            name=cdi_name(plan, device), edits=ContainerEdits(env=tuple(env), device_nodes=self._nodes(made, facts))
         )
 
     def _nodes(self, made: Made | None, facts: "GpuFacts") -> tuple[DeviceNode, ...]:

@@ -5,14 +5,17 @@ is free. Whatever lies at exactly that place afterwards is therefore the work of
 taken over; anything else in the way belongs to somebody else and is never touched.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import structlog
 
 from dradriver.gpu.model import MigInstance, MigMode, Placement
-from dradriver.nvml import NvmlError
-from dradriver.prepare.errors import HardwareError
+from dradriver.nvml import InsufficientResources, InUse, NvmlError, Process
+from dradriver.prepare.boundaries import Boundary, passed
+from dradriver.prepare.errors import HardwareError, InUseError
+from dradriver.prepare.patience import Patience
 from dradriver.prepare.plan import PlannedDevice
 from dradriver.prepare.records import Made
 
@@ -33,6 +36,14 @@ class Hardware(Protocol):
 
     def set_mig_mode(self, gpu_uuid: str, *, enabled: bool) -> None:
         """Switch MIG mode, and make sure that it is in force."""
+        ...
+
+    def driver_version(self) -> str:
+        """Tell the version of the running driver."""
+        ...
+
+    def processes(self, gpu_uuid: str) -> tuple[Process, ...]:
+        """List the processes that compute on the GPU or its partitions."""
         ...
 
     def instances(self, gpu_uuid: str) -> tuple[MigInstance, ...]:
@@ -56,14 +67,19 @@ class Hardware(Protocol):
         ...
 
 
-def check_free(hardware: Hardware, devices: Iterable[PlannedDevice]) -> None:
+def check_free(hardware: Hardware, devices: Iterable[PlannedDevice], *, shared: Container[str] = ()) -> None:
     """Make sure that nobody else's instance lies where a claim is to get its devices.
+
+    Args:
+        hardware: the GPUs.
+        devices: what the claim is to get.
+        shared: names of devices that other claims of ours share, so that their instances exist already.
 
     Raises:
         HardwareError: naming the instance that is in the way.
     """
     for device in devices:
-        if device.admin_access or device.instance_uuid is not None:
+        if device.admin_access or device.instance_uuid is not None or device.device in shared:
             continue
         for instance in _instances(hardware, device):
             if device.placement is None or device.placement.overlaps(instance.placement):
@@ -106,24 +122,40 @@ def is_alive(hardware: Hardware, device: PlannedDevice, made: Made | None) -> bo
         HardwareError: the GPU does not answer.
     """
     if device.profile_id is None:
-        mode = _asked(device, lambda: hardware.mig_mode(device.gpu_uuid))
+        mode = _asked(hardware, device, lambda: hardware.mig_mode(device.gpu_uuid))
         return device.admin_access or mode is None or not mode.current
     return made is not None and any(instance.uuid == made.uuid for instance in _instances(hardware, device))
 
 
-def release(hardware: Hardware, device: PlannedDevice, made: Made | None) -> None:
+def release(hardware: Hardware, device: PlannedDevice, made: Made | None, patience: Patience) -> None:
     """Destroy what was made for a claim at the place of this device; nothing there is fine.
+
+    A partition that is still in use is tried again for a while, since processes of a container that has just
+    ended take a moment to go.
 
     Args:
         hardware: the GPUs.
         device: one device of a claim whose record is written.
         made: what the record says was made; None for an attempt that did not get so far.
+        patience: how long it may take.
 
     Raises:
-        HardwareError: it is in use, or the GPU does not answer. What is left can be released again.
+        InUseError: it is in use all the time; names the processes.
+        HardwareError: the GPU does not answer. What is left can be released again.
     """
-    if not device.make:
-        return
+    attempt = 0
+    while device.make:
+        try:
+            _release_once(hardware, device, made)
+        except InUseError:
+            if not patience.pause(attempt):
+                raise
+            attempt += 1
+        else:
+            return
+
+
+def _release_once(hardware: Hardware, device: PlannedDevice, made: Made | None) -> None:
     for instance in _instances(hardware, device):
         if instance.placement != device.placement or instance.profile_id != device.profile_id:
             continue
@@ -133,33 +165,55 @@ def release(hardware: Hardware, device: PlannedDevice, made: Made | None) -> Non
         _destroy(hardware, device, instance)
 
 
+def is_used(hardware: Hardware, device: PlannedDevice, made: Made | None) -> bool:
+    """Tell whether a process computes on a device; False where NVML cannot say."""
+    try:
+        processes = hardware.processes(device.gpu_uuid)
+    except NvmlError:
+        return False
+    return any(made is None or process.gpu_instance_id == made.gpu_instance_id for process in processes)
+
+
 def switch_off_when_empty(hardware: Hardware, gpu_uuid: str) -> None:
     """Put a GPU without partitions back into whole-GPU mode; a failure only costs the next claim some time."""
     try:
         mode = hardware.mig_mode(gpu_uuid)
         if mode is not None and mode.current and not hardware.instances(gpu_uuid):
             hardware.set_mig_mode(gpu_uuid, enabled=False)
+            passed(Boundary.MODE_SWITCHED_OFF)
     except NvmlError as error:
         _log.warning("MIG mode stays on for now", gpu=gpu_uuid, error=str(error))
 
 
 def _make(hardware: Hardware, device: PlannedDevice) -> Made:
-    instance = _at_place(hardware, device)
-    if instance is None:
-        placement, profile_id = device.placement, device.profile_id
-        assert placement is not None  # noqa: S101 (a device with a profile has a placement: offer.OfferedDevice)
-        assert profile_id is not None  # noqa: S101 (checked by the caller)
-        instance = _asked(
-            device,
-            lambda: hardware.create_gpu_instance(device.gpu_uuid, profile_id=profile_id, placement=placement),
-        )
+    instance = _at_place(hardware, device) or _create(hardware, device)
     if instance.compute_instance_id is None or instance.uuid is None:
         bare = instance
         instance = _asked(
+            hardware,
             device,
             lambda: hardware.create_compute_instance(device.gpu_uuid, gpu_instance_id=bare.gpu_instance_id),
         )
+        passed(Boundary.COMPUTE_INSTANCE_CREATED)
     return _made(device, instance)
+
+
+def _create(hardware: Hardware, device: PlannedDevice) -> MigInstance:
+    placement, profile_id = device.placement, device.profile_id
+    assert placement is not None  # noqa: S101 (a device with a profile has a placement: offer.OfferedDevice)
+    assert profile_id is not None  # noqa: S101 (checked by the caller)
+    try:
+        instance = hardware.create_gpu_instance(device.gpu_uuid, profile_id=profile_id, placement=placement)
+    except InsufficientResources as error:
+        # NVML answers so too where the very instance exists, which may have become visible only now.
+        found = _at_place(hardware, device)
+        if found is None:
+            raise HardwareError(f"device {device.device}: {error}") from error
+        return found
+    except NvmlError as error:
+        raise _translated(hardware, device, error) from error
+    passed(Boundary.GPU_INSTANCE_CREATED)
+    return instance
 
 
 def _at_place(hardware: Hardware, device: PlannedDevice) -> MigInstance | None:
@@ -201,16 +255,19 @@ def _destroy(hardware: Hardware, device: PlannedDevice, instance: MigInstance) -
     compute, gpu_instance = instance.compute_instance_id, instance.gpu_instance_id
     if compute is not None:
         _asked(
+            hardware,
             device,
             lambda: hardware.destroy_compute_instance(
                 device.gpu_uuid, gpu_instance_id=gpu_instance, compute_instance_id=compute
             ),
         )
-    _asked(device, lambda: hardware.destroy_gpu_instance(device.gpu_uuid, gpu_instance_id=gpu_instance))
+        passed(Boundary.COMPUTE_INSTANCE_DESTROYED)
+    _asked(hardware, device, lambda: hardware.destroy_gpu_instance(device.gpu_uuid, gpu_instance_id=gpu_instance))
+    passed(Boundary.GPU_INSTANCE_DESTROYED)
 
 
 def _switch_mode(hardware: Hardware, device: PlannedDevice, *, enabled: bool, needs_reset: bool) -> None:
-    mode = _asked(device, lambda: hardware.mig_mode(device.gpu_uuid))
+    mode = _asked(hardware, device, lambda: hardware.mig_mode(device.gpu_uuid))
     if (mode is not None and mode.current) == enabled:
         return
     if needs_reset:
@@ -218,15 +275,41 @@ def _switch_mode(hardware: Hardware, device: PlannedDevice, *, enabled: bool, ne
             f"device {device.device}: MIG mode of GPU {device.gpu_uuid} is {'off' if enabled else 'on'}, and this GPU "
             "changes it only through a reset, which this driver never does; switch it with nvidia-smi and reset the GPU"
         )
-    _asked(device, lambda: hardware.set_mig_mode(device.gpu_uuid, enabled=enabled))
+    _asked(hardware, device, lambda: hardware.set_mig_mode(device.gpu_uuid, enabled=enabled))
+    passed(Boundary.MODE_SWITCHED_ON if enabled else Boundary.MODE_SWITCHED_OFF)
 
 
 def _instances(hardware: Hardware, device: PlannedDevice) -> tuple[MigInstance, ...]:
-    return _asked(device, lambda: hardware.instances(device.gpu_uuid))
+    return _asked(hardware, device, lambda: hardware.instances(device.gpu_uuid))
 
 
-def _asked(device: PlannedDevice, call: Callable[[], T]) -> T:
+def _asked(hardware: Hardware, device: PlannedDevice, call: Callable[[], T]) -> T:
     try:
         return call()
     except NvmlError as error:
-        raise HardwareError(f"device {device.device}: {error}") from error
+        raise _translated(hardware, device, error) from error
+
+
+def _translated(hardware: Hardware, device: PlannedDevice, error: NvmlError) -> HardwareError:
+    if not isinstance(error, InUse):
+        return HardwareError(f"device {device.device}: {error}")
+    return InUseError(f"device {device.device}: {error}{_holding_processes(hardware, device)}")
+
+
+def _holding_processes(hardware: Hardware, device: PlannedDevice) -> str:
+    """Name the processes on the GPU, as far as NVML knows them: other NVML clients hold instances unseen."""
+    try:
+        processes = hardware.processes(device.gpu_uuid)
+    except NvmlError:
+        return ""
+    if not processes:
+        return "; NVML lists no process on the GPU, so another NVML client such as dcgm or nvidia-persistenced holds it"
+    names = ", ".join(f"{process.pid} ({_command(process.pid)})" for process in processes)
+    return f"; processes on the GPU: {names}"
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "not visible from here"

@@ -32,8 +32,13 @@ class PlannedDevice:
     share_id: str | None = None
 
     def conflicts_with(self, other: "PlannedDevice") -> bool:
-        """Tell whether both use a common part of one GPU; an admin's access conflicts with nothing."""
+        """Tell whether both use a common part of one GPU.
+
+        An admin's access conflicts with nothing, and two shares of one device do not conflict with each other.
+        """
         if self.gpu_uuid != other.gpu_uuid or self.admin_access or other.admin_access:
+            return False
+        if self.device == other.device and self.share_id and other.share_id:
             return False
         if self.placement is None or other.placement is None:
             return True
@@ -53,14 +58,15 @@ class Plan:
         return f"claim {self.namespace}/{self.name}"
 
     def fits(self, claim: AllocatedClaim) -> bool:
-        """Tell whether this plan was made for the claim's present allocation, whatever is offered by now."""
-        allocated = {(result.request, result.pool, result.device, result.share_id) for result in claim.results}
-        planned = {
-            (request, device.pool, device.device, device.share_id)
-            for device in self.devices
-            for request in device.requests
-        }
-        return allocated == planned
+        """Tell whether this plan was made for the claim's present allocation, whatever is offered by now.
+
+        A plan that was recovered from a CDI spec does not know its requests: the devices decide.
+        """
+        allocated = {(result.pool, result.device, result.share_id, (result.request,)) for result in claim.results}
+        planned = {(device.pool, device.device, device.share_id, device.requests) for device in self.devices}
+        if all(device.requests for device in self.devices):
+            return allocated == planned
+        return {entry[:3] for entry in allocated} == {entry[:3] for entry in planned}
 
 
 def make_plan(claim: AllocatedClaim, offer: Offer) -> Plan:
@@ -117,7 +123,7 @@ def _some(names: Iterable[str], most: int = 4) -> str:
 def _check_overlap(claim: AllocatedClaim, devices: tuple[PlannedDevice, ...]) -> None:
     for index, device in enumerate(devices):
         for other in devices[:index]:
-            if device.share_id is None and device.conflicts_with(other):
+            if device.conflicts_with(other):
                 raise PlanError(f"{claim}: its devices {other.device} and {device.device} overlap on one GPU")
 
 

@@ -2,6 +2,9 @@
 
 Prepare: read the claim, plan, hold the devices, write the record, make partitions, write the CDI spec, verify,
 write the record again, answer. Unprepare walks back from the record alone. Every step can be repeated.
+
+What may pass by itself is tried again until shortly before the kubelet's deadline, with no lock held meanwhile;
+nothing waits for the API server under a lock.
 """
 
 import re
@@ -9,31 +12,54 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
 from dradriver import api
 from dradriver.cdi.errors import CdiError
-from dradriver.gpu.model import Gpu
-from dradriver.gpu.offer import Offer
-from dradriver.kube.errors import ApiError, NotFoundError, UnreachableError
+from dradriver.kube.errors import ApiError, NotFoundError, ServerError, TooManyRequestsError, UnreachableError
 from dradriver.kubelet import ClaimReference, Failed, Prepared, PreparedDevice
 from dradriver.nvml import NvmlError
 from dradriver.observe.logs import about_claim
 from dradriver.observe.metrics import ErrorType, Metrics, MigOperation, Operation
 from dradriver.prepare import partitions
+from dradriver.prepare.boundaries import Boundary, passed
 from dradriver.prepare.claim import read_claim
 from dradriver.prepare.containers import Containers, GpuFacts, qualified_names
-from dradriver.prepare.errors import BusyError, ClaimError, HardwareError, PrepareError
-from dradriver.prepare.partitions import Hardware
+from dradriver.prepare.errors import (
+    BusyError,
+    ClaimError,
+    ClaimUnreadableError,
+    HardwareError,
+    HeldError,
+    PrepareError,
+)
+from dradriver.prepare.locks import Locks, claim_lock, gpu_lock
+from dradriver.prepare.node import Node
+from dradriver.prepare.patience import Patience
 from dradriver.prepare.plan import Plan, PlannedDevice, make_plan
-from dradriver.prepare.records import Made, Record, Records, State, with_made
+from dradriver.prepare.records import Made, Record, Records, State
+from dradriver.prepare.recovery import UnrecoverableError, recover
 
 CLAIM_TIMEOUT: Final = 10.0
 """Seconds that one GET of a claim may take; the kubelet waits 45 s for the whole call."""
+
+UNDO_SECONDS: Final = 5.0
+"""How long a failed attempt tries to undo what it made; what resists stays recorded."""
+
+GONE_SECONDS: Final = 10.0
+"""How long the claim of a holder must have been gone before its devices are taken from it. The kubelet has been
+seen to unprepare within a second of a forced deletion; whoever has not by then will not."""
+
+PARALLEL: Final = 32
+"""Claims of one call that are worked on at once; an allocation has at most 32 devices."""
+
+WAITING: Final = 40
+"""Calls that may wait for something to pass; the others are left free for what they wait for, an unprepare."""
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 
@@ -49,19 +75,24 @@ class ClaimReader(Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True)
-class Node:
-    """What the plugin knows of its node at this moment.
+class Teller(Protocol):
+    """Tells users what becomes of their claims; returns at once and never raises."""
 
-    Attributes:
-        gpus: UUID to GPU.
-        offer: the devices that are published.
-        hardware: the session with the GPUs.
-    """
+    def prepared(self, record: Record) -> None:
+        """The devices of a claim are ready."""
 
-    gpus: Mapping[str, Gpu]
-    offer: Offer
-    hardware: Hardware
+    def failed(self, claim: ClaimReference, operation: Operation, message: str) -> None:
+        """A claim could not be prepared or unprepared."""
+
+
+class SilentTeller:
+    """Tells nobody."""
+
+    def prepared(self, record: Record) -> None:
+        """See Teller."""
+
+    def failed(self, claim: ClaimReference, operation: Operation, message: str) -> None:
+        """See Teller."""
 
 
 class Preparer:
@@ -75,9 +106,12 @@ class Preparer:
         boot_id: of the running kernel; a record of another boot has nothing left to undo.
         node: tells what the node offers now; None while that is unknown.
         metrics: what is counted.
+        locks: shared with another process during an update.
+        teller: told of every result.
+        patience: makes the patience of a call from its deadline.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (the parts it is put together from, each by name)
         self,
         *,
         driver: str,
@@ -87,6 +121,9 @@ class Preparer:
         boot_id: str,
         node: Callable[[], Node | None],
         metrics: Metrics,
+        locks: Locks | None = None,
+        teller: Teller | None = None,
+        patience: Callable[[float], Patience] | None = None,
     ) -> None:
         self._driver = driver
         self._read = read
@@ -95,7 +132,17 @@ class Preparer:
         self._boot_id = boot_id
         self._node = node
         self._metrics = metrics
-        self._locks = _Locks()
+        self._locks = locks or Locks()
+        self._teller = teller or SilentTeller()
+        self._hurry = threading.Event()
+        self._patience = patience or (lambda deadline: Patience(deadline, sleep=self._hurry.wait))
+        self._waiting = threading.BoundedSemaphore(WAITING)
+        self._gone_since: dict[str, float] = {}
+        # One for each operation: preparing claims may all be waiting for the unpreparing of others.
+        self._pools = {
+            operation: ThreadPoolExecutor(PARALLEL, thread_name_prefix=operation)
+            for operation in ("prepare", "unprepare")
+        }
 
     def prepare(self, claims: Sequence[ClaimReference], *, deadline: float) -> Mapping[str, Prepared | Failed]:
         """Make claims ready; every claim gets an answer of its own."""
@@ -105,6 +152,15 @@ class Preparer:
         """Undo what was prepared; a claim that is not known is done already."""
         return self._answers("unprepare", claims, self._unprepare, deadline)
 
+    def hurry(self) -> None:
+        """Let calls that wait for something to pass fail now: the process is to end, another one will be asked."""
+        self._hurry.set()
+
+    def close(self) -> None:
+        """End the threads; calls under way are finished first."""
+        for pool in self._pools.values():
+            pool.shutdown()
+
     def count_devices(self) -> None:
         """Publish how many devices are prepared now."""
         devices = [device for record in self._records.all() for device in record.plan.devices]
@@ -112,65 +168,142 @@ class Preparer:
             Counter(api.DeviceType.GPU if device.profile_id is None else api.DeviceType.MIG for device in devices)
         )
 
+    # --- calls -----------------------------------------------------------------------------------
+
     def _answers(
         self,
         operation: Operation,
         claims: Sequence[ClaimReference],
-        act: Callable[[ClaimReference, float], T],
+        act: Callable[[ClaimReference, Patience], T],
         deadline: float,
     ) -> Mapping[str, T | Failed]:
+        patience = self._patience(deadline)
         with self._metrics.request(operation) as request:
-            answers = {claim.uid: self._answer(operation, claim, act, deadline) for claim in claims}
+            one = lambda claim: self._answer(operation, claim, act, patience)  # noqa: E731 (for both maps below)
+            several = len(claims) > 1
+            results = self._pools[operation].map(one, claims) if several else map(one, claims)
+            answers = dict(zip((claim.uid for claim in claims), results, strict=True))
             if any(isinstance(answer, Failed) for answer in answers.values()):
                 request.fail()
         self.count_devices()
         return answers
 
     def _answer(
-        self, operation: Operation, claim: ClaimReference, act: Callable[[ClaimReference, float], T], deadline: float
+        self,
+        operation: Operation,
+        claim: ClaimReference,
+        act: Callable[[ClaimReference, Patience], T],
+        patience: Patience,
     ) -> T | Failed:
         """Run one claim's part of a call; whatever goes wrong concerns that claim only."""
         with about_claim(namespace=claim.namespace, name=claim.name, uid=claim.uid):
             try:
                 _check_uid(claim)
-                with self._locks.hold([f"claim {claim.uid}"], deadline):
-                    return act(claim, deadline)
+                return act(claim, patience)
             except (PrepareError, CdiError, NvmlError) as error:
                 self._metrics.claim_failed(operation, _error_type(operation, error))
                 _log.warning(f"cannot {operation} claim", error=str(error))
-                return Failed(_with_claim(claim, str(error)))
+                message = _with_claim(claim, str(error))
             except Exception as error:  # noqa: BLE001 (a fault of ours in one claim must not fail its neighbours)
                 self._metrics.claim_failed(operation, "internal")
                 _log.exception(f"cannot {operation} claim: internal error")
-                return Failed(_with_claim(claim, f"internal error of the driver, see its log: {error!r}"))
+                message = _with_claim(claim, f"internal error of the driver, see its log: {error!r}")
+            self._teller.failed(claim, operation, message)
+            return Failed(message)
+
+    # --- records ---------------------------------------------------------------------------------
+
+    def recover(self, uid: str) -> bool:
+        """Make the record of a claim again if it was lost; returns whether there is one now.
+
+        Raises:
+            PrepareError: the GPUs are not known yet, or another call is at work on the claim.
+        """
+        with self._locks.hold([claim_lock(uid)], time.monotonic() + UNDO_SECONDS):
+            return self._recorded(uid) is not None
+
+    def _recorded(self, uid: str) -> Record | None:
+        """Find the record of a claim; one that was lost is made again from the claim's CDI spec."""
+        record = self._records.get(uid)
+        if record is not None or not self._containers.specs.path(uid).exists():
+            return record
+        try:
+            path = self._containers.specs.path(uid)
+            record = recover(path, uid=uid, boot_id=self._boot_id, node=self._known_node())
+            self._records.reserve(record)
+        except (UnrecoverableError, HeldError) as error:
+            _log.warning("a CDI spec without a record does not count", claim_uid=uid, error=str(error))
+            return None
+        self._records.write(record)
+        _log.warning("the record of a claim was lost, it is made again from its CDI spec", claim_uid=uid)
+        return record
 
     # --- prepare ---------------------------------------------------------------------------------
 
-    def _prepare(self, claim: ClaimReference, deadline: float) -> Prepared:
-        started = time.monotonic()
-        plan = self._plan(claim, deadline)
-        with self._locks.hold(_gpus(plan), deadline):
-            record = self._current_record(plan)
-            if record is None or not self._is_intact(record):
-                record = self._apply(plan, record, self._known_node())
-                _log.info("claim prepared", devices=_names(plan), seconds=round(time.monotonic() - started, 4))
-        return _prepared(record.plan)
+    def _prepare(self, claim: ClaimReference, patience: Patience) -> Prepared:
+        attempt = 0
+        while True:
+            try:
+                return self._attempt(claim, patience)
+            except PrepareError as error:
+                if not error.passes or not self._wait(error, patience, attempt):
+                    raise
+            attempt += 1
 
-    def _plan(self, claim: ClaimReference, deadline: float) -> Plan:
-        """Plan from the claim as it is now; what is prepared already does not depend on what is offered by now."""
-        record = self._records.get(claim.uid)
-        done = record.plan if record and record.state is State.PREPARED and record.boot_id == self._boot_id else None
+    def _attempt(self, claim: ClaimReference, patience: Patience) -> Prepared:
+        started = time.monotonic()
+        body = self._get(claim, patience)
+        with self._locks.hold([claim_lock(claim.uid)], patience.deadline):
+            self._records.refresh()
+            earlier = self._recorded(claim.uid)
+            plan = self._plan(claim, body)
+            plans = [plan] if earlier is None else [plan, earlier.plan]
+            with self._locks.hold(_gpu_locks(*plans), patience.deadline):
+                self._records.refresh()
+                record = self._current_record(plan, patience)
+                if record is None or not self._is_intact(record):
+                    record = self._apply(plan, record, self._known_node(), patience)
+                    _log.info("claim prepared", devices=_names(plan), seconds=round(time.monotonic() - started, 4))
+                    self._teller.prepared(record)
+        return _prepared(plan)
+
+    def _get(self, claim: ClaimReference, patience: Patience) -> Mapping[str, Any] | None:
+        """Read a claim; None where the API server does not answer and the claim is prepared already."""
+        timeout = min(CLAIM_TIMEOUT, max(0.1, patience.left()))
         try:
-            body = self._get(claim, deadline)
-        except UnreachableError as error:
-            if done is not None:
+            return self._read(claim, timeout=timeout)
+        except NotFoundError as error:
+            raise ClaimError(
+                f"claim {claim.namespace}/{claim.name} does not exist (any more): delete the pod that uses it"
+            ) from error
+        except (UnreachableError, ServerError, TooManyRequestsError) as error:
+            if self._done_plan(claim) is not None:
                 _log.info("API server does not answer, going by the record of the claim", error=str(error))
-                return done
+                return None
+            raise ClaimUnreadableError(f"claim {claim.namespace}/{claim.name} cannot be read: {error}") from error
+        except ApiError as error:
             raise ClaimError(f"claim {claim.namespace}/{claim.name} cannot be read: {error}") from error
-        allocated = read_claim(body, uid=claim.uid, driver=self._driver)
-        if done is not None and done.fits(allocated):
+
+    def _done_plan(self, claim: ClaimReference) -> Plan | None:
+        record = self._records.get(claim.uid)
+        if record is None or record.state is not State.PREPARED or record.boot_id != self._boot_id:
+            return None
+        return record.plan
+
+    def _plan(self, claim: ClaimReference, body: Mapping[str, Any] | None) -> Plan:
+        """Plan from the claim as it is now; what is prepared already does not depend on what is offered by now."""
+        done = self._done_plan(claim)
+        if body is None:
+            if done is None:
+                raise ClaimUnreadableError(f"claim {claim.namespace}/{claim.name} cannot be read")
             return done
-        return make_plan(allocated, self._known_node().offer)
+        allocated = read_claim(body, uid=claim.uid, driver=self._driver)
+        if done is None or not done.fits(allocated):
+            return make_plan(allocated, self._known_node().offer)
+        if all(device.requests for device in done.devices):
+            return done
+        # Recovered from a CDI spec, which does not tell which request a device answers.
+        return replace(make_plan(allocated, self._known_node().offer), uid=claim.uid)
 
     def _known_node(self) -> Node:
         node = self._node()
@@ -178,18 +311,7 @@ class Preparer:
             raise HardwareError("the GPUs of this node are not known yet: see the plugin's log for what it waits for")
         return node
 
-    def _get(self, claim: ClaimReference, deadline: float) -> Mapping[str, Any]:
-        timeout = min(CLAIM_TIMEOUT, max(0.1, deadline - time.monotonic()))
-        try:
-            return self._read(claim, timeout=timeout)
-        except NotFoundError as error:
-            raise ClaimError(
-                f"claim {claim.namespace}/{claim.name} does not exist (any more): delete the pod that uses it"
-            ) from error
-        except ApiError as error:
-            raise ClaimError(f"claim {claim.namespace}/{claim.name} cannot be read: {error}") from error
-
-    def _current_record(self, plan: Plan) -> Record | None:
+    def _current_record(self, plan: Plan, patience: Patience) -> Record | None:
         """Find what an earlier call left; a record that does not fit any more is undone first."""
         record = self._records.get(plan.uid)
         if record is None:
@@ -197,10 +319,16 @@ class Preparer:
         if record.boot_id != self._boot_id:
             self._forget(record)
             return None
-        if record.plan != plan:
-            _log.info("claim was allocated anew, undoing the old devices", old=_names(record.plan), new=_names(plan))
-            self._undo(record)
-            return None
+        if record.state is not State.UNPREPARING and _same_devices(record.plan, plan):
+            return record if record.plan == plan else self._replanned(record, plan)
+        _log.info("undoing what an earlier call left", state=record.state, devices=_names(record.plan))
+        self._undo(record, patience)
+        return None
+
+    def _replanned(self, record: Record, plan: Plan) -> Record:
+        """Keep what exists, under what is known by now: the names of the requests, or of the claim."""
+        record = replace(record, plan=plan)
+        self._records.write(record)
         return record
 
     def _is_intact(self, record: Record) -> bool:
@@ -211,27 +339,43 @@ class Preparer:
             partitions.is_alive(hardware, device, record.made.get(device.device)) for device in record.plan.devices
         )
 
-    def _apply(self, plan: Plan, earlier: Record | None, node: Node) -> Record:
+    def _apply(self, plan: Plan, earlier: Record | None, node: Node, patience: Patience) -> Record:
         record = earlier or self._begin(plan, node)
         try:
             return self._carry_out(record, node)
         except (PrepareError, CdiError, NvmlError):
             # A claim that was prepared before has running containers: it is repaired, never torn down.
             if record.state is State.PREPARING:
-                self._try_to_undo(record)
+                self._try_to_undo(record, patience.at_most(UNDO_SECONDS))
             raise
 
     def _begin(self, plan: Plan, node: Node) -> Record:
         """Hold the devices and record the intent; from here on what lies at their places is ours to destroy."""
-        record = Record(boot_id=self._boot_id, state=State.PREPARING, plan=plan)
+        record = Record(
+            boot_id=self._boot_id,
+            state=State.PREPARING,
+            plan=plan,
+            spec_path=str(self._containers.specs.path(plan.uid)),
+        )
         self._records.reserve(record)
         try:
-            partitions.check_free(node.hardware, plan.devices)
+            partitions.check_free(node.hardware, plan.devices, shared=self._shared(plan))
             self._records.write(record)
         except BaseException:
             self._records.release(plan.uid)
             raise
+        passed(Boundary.PREPARING_RECORDED)
         return record
+
+    def _shared(self, plan: Plan) -> frozenset[str]:
+        """Name the devices of a claim that other claims hold too, as shares of the same device."""
+        others = {
+            device.device
+            for record in self._records.all()
+            if record.plan.uid != plan.uid
+            for device in record.plan.devices
+        }
+        return frozenset(device.device for device in plan.devices if device.share_id and device.device in others)
 
     def _carry_out(self, record: Record, node: Node) -> Record:
         plan = record.plan
@@ -243,52 +387,115 @@ class Preparer:
             if instance is not None:
                 made[device.device] = instance
         self._containers.write(plan, made, self._facts(plan, node))
-        done = with_made(record, made, state=State.PREPARED)
+        passed(Boundary.SPEC_WRITTEN)
+        done = replace(record, made=made, state=State.PREPARED)
         self._records.write(done)
+        passed(Boundary.PREPARED_RECORDED)
         return done
 
     def _facts(self, plan: Plan, node: Node) -> dict[str, GpuFacts]:
+        """Read what may have changed since the GPUs were offered: minors, and the driver's version."""
+        version = node.hardware.driver_version()
         return {
             device.gpu_uuid: GpuFacts(
                 minor=node.hardware.minor(device.gpu_uuid),
                 pci_bus_id=node.gpus[device.gpu_uuid].pci_bus_id,
-                driver_version=node.gpus[device.gpu_uuid].driver_version,
+                driver_version=version,
             )
             for device in plan.devices
         }
 
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def _wait(self, error: PrepareError, patience: Patience, attempt: int) -> bool:
+        """Wait for what may pass; False where there is no time, or too many wait already."""
+        if self._hurry.is_set() or not self._waiting.acquire(blocking=False):
+            return False
+        try:
+            if attempt == 0:
+                _log.info("waiting for what may pass", error=str(error))
+            if isinstance(error, HeldError):
+                self._release_if_gone(error.holder, patience)
+            return patience.pause(attempt)
+        finally:
+            self._waiting.release()
+
+    def _release_if_gone(self, uid: str, patience: Patience) -> None:
+        """Take the devices from a claim that has not existed for a while, if no process uses them."""
+        record = self._records.get(uid)
+        if record is None or not record.plan.name or self.why_stale(record.plan) is None:
+            self._gone_since.pop(uid, None)
+            return
+        since = self._gone_since.setdefault(uid, time.monotonic())
+        if time.monotonic() - since < GONE_SECONDS or self._is_used(record):
+            return
+        _log.warning("the claim that holds the device is gone, releasing it", holder=str(record.plan), holder_uid=uid)
+        try:
+            self._unprepare(reference_of(record.plan), patience)
+        except (PrepareError, CdiError, NvmlError) as error:
+            _log.warning("the device cannot be released yet", holder=str(record.plan), error=str(error))
+        else:
+            self._gone_since.pop(uid, None)
+
+    def why_stale(self, plan: Plan) -> str | None:
+        """Say why a claim does not need its devices any more; None if it does, or if nobody can say now."""
+        try:
+            body = self._read(reference_of(plan), timeout=CLAIM_TIMEOUT)
+        except NotFoundError:
+            return "the claim does not exist any more"
+        except (ApiError, UnreachableError):
+            return None
+        try:
+            allocated = read_claim(body, uid=plan.uid, driver=self._driver)
+        except ClaimError as error:
+            return str(error)
+        return None if plan.fits(allocated) else "the claim is allocated to other devices by now"
+
+    def _is_used(self, record: Record) -> bool:
+        node = self._node()
+        return node is not None and any(
+            partitions.is_used(node.hardware, device, record.made.get(device.device)) for device in record.plan.devices
+        )
+
     # --- unprepare -------------------------------------------------------------------------------
 
-    def _unprepare(self, claim: ClaimReference, deadline: float) -> None:
-        record = self._records.get(claim.uid)
-        if record is None:
-            self._containers.specs.remove(claim.uid)
-            return
-        with self._locks.hold(_gpus(record.plan), deadline):
-            self._undo(record)
+    def _unprepare(self, claim: ClaimReference, patience: Patience) -> None:
+        with self._locks.hold([claim_lock(claim.uid)], patience.deadline):
+            self._records.refresh()
+            record = self._recorded(claim.uid)
+            if record is None:
+                self._containers.specs.remove(claim.uid)
+                return
+            with self._locks.hold(_gpu_locks(record.plan), patience.deadline):
+                self._undo(record, patience)
         _log.info("claim unprepared", devices=_names(record.plan))
 
-    def _try_to_undo(self, record: Record) -> None:
+    def _try_to_undo(self, record: Record, patience: Patience) -> None:
         """Leave nothing of a failed attempt; what resists stays recorded, for the next call to deal with."""
         try:
-            self._undo(record)
+            self._undo(record, patience)
         except (PrepareError, CdiError, NvmlError) as error:
             _log.warning("the failed attempt is not undone yet", error=str(error))
 
-    def _undo(self, record: Record) -> None:
+    def _undo(self, record: Record, patience: Patience) -> None:
         # After a reboot no partition exists, so neither the GPUs nor their driver are needed.
         if record.boot_id == self._boot_id:
-            self._release(record)
+            self._release(record, patience)
         self._forget(record)
 
-    def _release(self, record: Record) -> None:
-        ours = [device for device in record.plan.devices if device.make]
+    def _release(self, record: Record, patience: Patience) -> None:
+        shared = self._shared(record.plan)
+        ours = [device for device in record.plan.devices if device.make and device.device not in shared]
         if not ours:
             return
+        if record.state is not State.UNPREPARING:
+            record = replace(record, state=State.UNPREPARING)
+            self._records.write(record)
+            passed(Boundary.UNPREPARING_RECORDED)
         node = self._known_node()
         for device in ours:
             with self._counted("destroy", device):
-                partitions.release(node.hardware, device, record.made.get(device.device))
+                partitions.release(node.hardware, device, record.made.get(device.device), patience)
         for gpu_uuid in {device.gpu_uuid for device in ours}:
             gpu = node.gpus.get(gpu_uuid)
             if gpu is not None and not gpu.mig_needs_reset:
@@ -306,46 +513,15 @@ class Preparer:
             self._metrics.mig_operation(operation)
 
     def _forget(self, record: Record) -> None:
-        self._containers.specs.remove(record.plan.uid)
+        self._containers.specs.remove(record.plan.uid, path=record.spec_path)
+        passed(Boundary.SPEC_REMOVED)
         self._records.forget(record.plan.uid)
+        passed(Boundary.RECORD_REMOVED)
 
 
-class _Locks:
-    """A lock for each name, taken in order of names, kept only while somebody holds or awaits it."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._entries: dict[str, tuple[threading.Lock, int]] = {}
-
-    @contextmanager
-    def hold(self, names: Sequence[str], deadline: float) -> Iterator[None]:
-        with ExitStack() as stack:
-            for name in sorted(set(names)):
-                stack.enter_context(self._one(name, deadline))
-            yield
-
-    @contextmanager
-    def _one(self, name: str, deadline: float) -> Iterator[None]:
-        with self._guard:
-            lock, users = self._entries.get(name, (threading.Lock(), 0))
-            self._entries[name] = (lock, users + 1)
-        try:
-            if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                raise BusyError(f"{name} was busy with another call until the deadline; the kubelet tries again")
-            try:
-                yield
-            finally:
-                lock.release()
-        finally:
-            self._drop(name)
-
-    def _drop(self, name: str) -> None:
-        with self._guard:
-            lock, users = self._entries[name]
-            if users == 1:
-                del self._entries[name]
-            else:
-                self._entries[name] = (lock, users - 1)
+def reference_of(plan: Plan) -> ClaimReference:
+    """Name the claim of a plan as the kubelet does."""
+    return ClaimReference(namespace=plan.namespace, name=plan.name, uid=plan.uid)
 
 
 def _error_type(operation: Operation, error: Exception) -> ErrorType:
@@ -362,8 +538,20 @@ def _check_uid(claim: ClaimReference) -> None:
         raise ClaimError(f"claim {claim.namespace}/{claim.name}: {claim.uid!r} is not a UID")
 
 
-def _gpus(plan: Plan) -> list[str]:
-    return [f"GPU {device.gpu_uuid}" for device in plan.devices if not device.admin_access]
+def _gpu_locks(*plans: Plan) -> list[str]:
+    return [gpu_lock(device.gpu_uuid) for plan in plans for device in plan.devices if not device.admin_access]
+
+
+def _same_devices(one: Plan, other: Plan) -> bool:
+    """Tell whether two plans of a claim mean the same places, whatever requests they answer."""
+    return _places(one) == _places(other)
+
+
+def _places(plan: Plan) -> set[tuple[object, ...]]:
+    return {
+        (device.device, device.gpu_uuid, device.profile_id, device.placement, device.make, device.share_id)
+        for device in plan.devices
+    }
 
 
 def _names(plan: Plan) -> list[str]:

@@ -1,8 +1,9 @@
 """What is prepared, one file for each claim: enough to undo it without the API server and without the claim.
 
-A record is written before the first side effect (state `preparing`) and again when everything is there
-(`prepared`). It is removed when nothing of it is left. Killing the process in between loses nothing: the
-record says which partitions are ours, by GPU UUID, profile and placement.
+A record is written before the first side effect (state `preparing`), again when everything is there
+(`prepared`), and once more before anything is destroyed (`unpreparing`). It is removed when nothing of it is
+left. Killing the process in between loses nothing: the record says which partitions are ours, by GPU UUID,
+profile and placement. States only go forward.
 """
 
 import json
@@ -10,7 +11,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ import structlog
 
 from dradriver import files
 from dradriver.gpu.model import Placement
+from dradriver.prepare.boundaries import Boundary, passed
 from dradriver.prepare.errors import HeldError, RecordError
 from dradriver.prepare.plan import Plan, PlannedDevice
 
@@ -33,6 +35,7 @@ class State(StrEnum):
 
     PREPARING = "preparing"
     PREPARED = "prepared"
+    UNPREPARING = "unpreparing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,7 @@ class Record:
     Attributes:
         boot_id: of the boot in which it was prepared; after a reboot no partition of it exists.
         made: device name to the MIG instance behind it.
+        spec_path: where the CDI spec of the claim lies; empty until it is known.
         unknown: fields of a newer version, kept when the record is written again.
     """
 
@@ -58,6 +62,7 @@ class Record:
     state: State
     plan: Plan
     made: Mapping[str, Made] = field(default_factory=dict)
+    spec_path: str = ""
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -66,12 +71,16 @@ class Records:
 
     Args:
         folder: made if it is missing.
+        shared: another process may write here too, so that files are looked at again before they are believed.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
         self._folder = folder
+        self._shared = shared
         self._lock = threading.Lock()
         self._records: dict[str, Record] = {}
+        self._versions: dict[str, tuple[int, int]] = {}
+        self.quarantined: dict[str, Path] = {}
 
     def load(self) -> None:
         """Read every record; a damaged one is set aside in `quarantine/`, and the others live on.
@@ -81,8 +90,32 @@ class Records:
         """
         with _translated(self._folder, "read"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for path in sorted(self._folder.glob("*.json")):
-                self._load(path)
+            self._read_all()
+
+    def refresh(self) -> None:
+        """See what another process has written since; does nothing where there is none.
+
+        Raises:
+            RecordError: the folder cannot be read.
+        """
+        if self._shared:
+            with _translated(self._folder, "read"):
+                self._read_all()
+
+    def _read_all(self) -> None:
+        found: dict[str, tuple[int, int]] = {}
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".json") and entry.is_file():
+                    status = entry.stat()
+                    found[entry.name.removesuffix(".json")] = (status.st_ino, status.st_mtime_ns)
+        with self._lock:
+            for uid in self._versions.keys() - found.keys():
+                self._records.pop(uid, None)
+            changed = [uid for uid, version in sorted(found.items()) if self._versions.get(uid) != version]
+            self._versions = found
+        for uid in changed:
+            self._load(uid)
 
     def get(self, uid: str) -> Record | None:
         """Find the record of a claim."""
@@ -118,10 +151,13 @@ class Records:
             RecordError: it is not there, or not durable.
         """
         path = self._path(record.plan.uid)
+        text = json.dumps(_encode(record), separators=(",", ":"))
         with _translated(path, "write"):
-            files.write_durably(path, json.dumps(_encode(record), separators=(",", ":")))
+            files.write_durably(path, text, written=lambda: passed(Boundary.RECORD_TEMPORARY_WRITTEN))
+            status = path.stat()
         with self._lock:
             self._records[record.plan.uid] = record
+            self._versions[record.plan.uid] = (status.st_ino, status.st_mtime_ns)
 
     def forget(self, uid: str) -> None:
         """Remove a record from disk and release its devices.
@@ -134,20 +170,34 @@ class Records:
             files.remove_durably(path)
         with self._lock:
             self._records.pop(uid, None)
+            self._versions.pop(uid, None)
 
     def _path(self, uid: str) -> Path:
         return self._folder / f"{uid}.json"
 
-    def _load(self, path: Path) -> None:
+    def _load(self, uid: str) -> None:
+        path = self._path(uid)
         try:
-            record = _decode(json.loads(path.read_text()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            aside = self._folder / "quarantine"
-            aside.mkdir(mode=0o700, exist_ok=True)
-            path.replace(aside / path.name)
-            _log.error("record of a claim is damaged, set aside", file=str(path), to=str(aside), error=repr(error))
+            record = decode(path.read_text())
+            if record.plan.uid != uid:
+                raise ValueError(f"it is the record of claim {record.plan.uid}")  # noqa: TRY301 (damaged all the same)
+        except FileNotFoundError:
             return
-        self._records[record.plan.uid] = record
+        except ValueError as error:
+            self._set_aside(uid, path, error)
+            return
+        with self._lock:
+            self._records[uid] = record
+
+    def _set_aside(self, uid: str, path: Path, error: ValueError) -> None:
+        aside = self._folder / "quarantine"
+        aside.mkdir(mode=0o700, exist_ok=True)
+        path.replace(aside / path.name)
+        with self._lock:
+            self._records.pop(uid, None)
+            self._versions.pop(uid, None)
+            self.quarantined[uid] = aside / path.name
+        _log.error("record of a claim is damaged, set aside", file=str(path), to=str(aside), error=str(error))
 
 
 def _check_free(plan: Plan, other: Record) -> None:
@@ -156,7 +206,8 @@ def _check_free(plan: Plan, other: Record) -> None:
             if device.conflicts_with(held):
                 raise HeldError(
                     f"{plan}: device {device.device} overlaps {held.device}, which is still held by {other.plan} "
-                    f"(UID {other.plan.uid}); it is free as soon as the last pod of that claim has ended on this node"
+                    f"(UID {other.plan.uid}); it is free as soon as the last pod of that claim has ended on this node",
+                    holder=other.plan.uid,
                 )
 
 
@@ -176,6 +227,7 @@ def _encode(record: Record) -> dict[str, Any]:
     return dict(record.unknown) | {
         "version": VERSION,
         "bootID": record.boot_id,
+        "specPath": record.spec_path,
         "state": record.state.value,
         "claim": {"namespace": plan.namespace, "name": plan.name, "uid": plan.uid},
         "devices": [_encode_device(device) for device in plan.devices],
@@ -208,49 +260,91 @@ def _encode_device(device: PlannedDevice) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if value is not None}
 
 
-_KNOWN = frozenset({"version", "bootID", "state", "claim", "devices", "made"})
+_KNOWN = frozenset({"version", "bootID", "specPath", "state", "claim", "devices", "made"})
+
+
+def decode(text: str) -> Record:
+    """Read the content of a record's file.
+
+    Raises:
+        ValueError: it is not a record; the message says where.
+    """
+    try:
+        return _decode(_object(json.loads(text), "the file"))
+    except RecursionError as error:
+        raise ValueError("the file is nested too deeply") from error
 
 
 def _decode(document: Mapping[str, Any]) -> Record:
-    claim = document["claim"]
+    claim = _object(document.get("claim"), "claim")
     plan = Plan(
-        namespace=claim["namespace"],
-        name=claim["name"],
-        uid=claim["uid"],
-        devices=tuple(_decode_device(entry) for entry in document["devices"]),
+        namespace=_value(claim, "namespace", str),
+        name=_value(claim, "name", str),
+        uid=_value(claim, "uid", str),
+        devices=tuple(_decode_device(_object(entry, "devices")) for entry in _value(document, "devices", list)),
     )
-    made = {
-        name: Made(
-            gpu_instance_id=entry["gpuInstance"], compute_instance_id=entry["computeInstance"], uuid=entry["uuid"]
-        )
-        for name, entry in document["made"].items()
-    }
     return Record(
-        boot_id=document["bootID"],
-        state=State(document["state"]),
+        boot_id=_value(document, "bootID", str),
+        state=State(_value(document, "state", str)),
         plan=plan,
-        made=made,
+        made={name: _decode_made(_object(entry, "made")) for name, entry in _value(document, "made", dict).items()},
+        spec_path=_value(document, "specPath", str, ""),
         unknown={key: value for key, value in document.items() if key not in _KNOWN},
+    )
+
+
+def _decode_made(entry: Mapping[str, Any]) -> Made:
+    return Made(
+        gpu_instance_id=_value(entry, "gpuInstance", int),
+        compute_instance_id=_value(entry, "computeInstance", int),
+        uuid=_value(entry, "uuid", str),
     )
 
 
 def _decode_device(entry: Mapping[str, Any]) -> PlannedDevice:
     placement = entry.get("placement")
     return PlannedDevice(
-        requests=tuple(entry["requests"]),
-        pool=entry["pool"],
-        device=entry["device"],
-        gpu_uuid=entry["gpuUUID"],
-        profile_id=entry.get("profileID"),
-        profile_name=entry.get("profile"),
-        placement=None if placement is None else Placement(start=placement["start"], size=placement["size"]),
-        instance_uuid=entry.get("instanceUUID"),
-        make=entry["make"],
-        admin_access=entry.get("adminAccess", False),
-        share_id=entry.get("shareID"),
+        requests=tuple(_texts(entry, "requests")),
+        pool=_value(entry, "pool", str),
+        device=_value(entry, "device", str),
+        gpu_uuid=_value(entry, "gpuUUID", str),
+        profile_id=_value(entry, "profileID", int, None),
+        profile_name=_value(entry, "profile", str, None),
+        placement=None if placement is None else _decode_placement(_object(placement, "placement")),
+        instance_uuid=_value(entry, "instanceUUID", str, None),
+        make=_value(entry, "make", bool),
+        admin_access=_value(entry, "adminAccess", bool, False),
+        share_id=_value(entry, "shareID", str, None),
     )
 
 
-def with_made(record: Record, made: Mapping[str, Made], *, state: State) -> Record:
-    """Give a record what was made, and its new state."""
-    return replace(record, made=dict(made), state=state)
+def _decode_placement(entry: Mapping[str, Any]) -> Placement:
+    return Placement(start=_value(entry, "start", int), size=_value(entry, "size", int))
+
+
+def _object(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: an object is expected, not {value!r:.40}")  # noqa: TRY004 (one error for all damage)
+    return value
+
+
+def _texts(entry: Mapping[str, Any], key: str) -> list[str]:
+    texts: list[Any] = _value(entry, key, list)
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{key}: a list of strings is expected")
+    return texts
+
+
+_REQUIRED: Final = object()
+
+
+def _value(entry: Mapping[str, Any], key: str, kind: type, default: Any = _REQUIRED) -> Any:
+    value = entry.get(key, default)
+    if value is _REQUIRED:
+        raise ValueError(f"{key} is missing")
+    if value is default and key not in entry:
+        return default
+    # In Python a bool is an int; in a record it is not.
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueError(f"{key}: {kind.__name__} is expected, not {value!r:.40}")
+    return value

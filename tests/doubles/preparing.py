@@ -20,7 +20,7 @@ from dradriver.nvml import open_nvml
 from dradriver.observe.metrics import Metrics
 from dradriver.prepare import Preparer
 from dradriver.prepare.containers import Containers
-from dradriver.prepare.preparer import Node
+from dradriver.prepare.node import Node
 from dradriver.prepare.records import Records
 
 POOL = "node-a"
@@ -123,12 +123,12 @@ class PreparingNode:
         }
         return ClaimReference(namespace="ns", name=name, uid=uid)
 
-    def prepare(self, *claims, seconds=30.0):
+    def prepare(self, *claims, seconds=2.0):
         answers = self.preparer.prepare(claims, deadline=time.monotonic() + seconds)
         assert set(answers) == {claim.uid for claim in claims}
         return answers[claims[0].uid] if len(claims) == 1 else [answers[claim.uid] for claim in claims]
 
-    def unprepare(self, *claims, seconds=30.0):
+    def unprepare(self, *claims, seconds=2.0):
         answers = self.preparer.unprepare(claims, deadline=time.monotonic() + seconds)
         assert set(answers) == {claim.uid for claim in claims}
         return answers[claims[0].uid] if len(claims) == 1 else [answers[claim.uid] for claim in claims]

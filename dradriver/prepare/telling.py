@@ -1,0 +1,251 @@
+"""What users and administrators are told: Events, and the devices in a claim's status.
+
+All of it happens in a thread of its own, off the path of a Prepare: an API server that is slow or down must not
+keep a pod from starting. What cannot be written is logged and dropped.
+"""
+
+import datetime as dt
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from dradriver import api
+from dradriver.gpu.model import MigInstance
+from dradriver.kube import (
+    RESOURCE_CLAIMS,
+    Client,
+    EventRecorder,
+    EventType,
+    ForbiddenError,
+    Happening,
+    InvalidError,
+    KubeError,
+    NotFoundError,
+    Regarding,
+)
+from dradriver.kubelet import ClaimReference
+from dradriver.observe.metrics import Operation
+from dradriver.prepare.containers import cdi_name
+from dradriver.prepare.plan import PlannedDevice
+from dradriver.prepare.records import Record
+
+QUEUED: Final = 256
+REASONS: Final = {"prepare": "FailedPrepare", "unprepare": "FailedUnprepare"}
+ACTIONS: Final = {"prepare": "Prepare", "unprepare": "Unprepare"}
+
+_log = structlog.get_logger()
+
+
+class ClaimTeller:
+    """Writes Events and claim status; a Teller for the preparer and a Reporter for the reconciler.
+
+    Args:
+        client: access to the API server.
+        events: started by whoever makes it.
+        driver: driver name.
+        node_name: this node.
+        wall_clock: the time of day, with its zone.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        events: EventRecorder,
+        *,
+        driver: str,
+        node_name: str,
+        wall_clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
+    ) -> None:
+        self._client = client
+        self._events = events
+        self._driver = driver
+        self._node = Regarding(api_version="v1", kind="Node", name=node_name, uid=node_name)
+        self._manager = f"dradriver-{node_name}"
+        self._wall_clock = wall_clock
+        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(QUEUED)
+        self._thread: threading.Thread | None = None
+        self._status_denied = False
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="teller", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """Write what waits, but not longer than that many seconds."""
+        if self._thread is None:
+            return
+        try:
+            self._queue.put(None, timeout=timeout)
+        except queue.Full:
+            return
+        self._thread.join(timeout)
+
+    # --- of claims -------------------------------------------------------------------------------
+
+    def prepared(self, record: Record) -> None:
+        """Write the devices of a claim into its status."""
+        self._later(lambda: self._write_status(record))
+
+    def failed(self, claim: ClaimReference, operation: Operation, message: str) -> None:
+        """Tell of a failure: on the claim, and where the kubelet does not tell itself also on its pods."""
+        self._later(lambda: self._tell_failure(claim, operation, message))
+
+    def stale_claim(self, record: Record, cause: str) -> None:
+        """Tell that what a claim held is released."""
+        self._warn(
+            _claim(record.plan.namespace, record.plan.name, record.plan.uid) if record.plan.name else self._node,
+            "ReleasedStaleClaim",
+            "Unprepare",
+            f"{record.plan} (UID {record.plan.uid}) still held {_devices(record)} on node {self._node.name}, although "
+            f"{cause}; the devices are released now",
+        )
+
+    def lost_instance(self, record: Record, device: str) -> None:
+        """Tell that a running pod's partition is gone."""
+        self._warn(
+            _claim(record.plan.namespace, record.plan.name, record.plan.uid) if record.plan.name else self._node,
+            "PartitionLost",
+            "Check",
+            f"{record.plan}: the MIG instance behind device {device} does not exist any more on node "
+            f"{self._node.name} (destroyed by others, or the driver was reloaded); restart the pod to get a new one",
+        )
+
+    # --- of the node -----------------------------------------------------------------------------
+
+    def damaged_record(self, uid: str, path: Path, *, recovered: bool) -> None:
+        """Tell that a record was set aside."""
+        what = "it was made again from the claim's CDI spec" if recovered else "what it had made is not known any more"
+        self._warn(
+            self._node,
+            "RecordDamaged",
+            "Recover",
+            f"the record of claim UID {uid} could not be read and lies in {path}; {what}",
+        )
+
+    def foreign_instance(self, gpu_uuid: str, instance: MigInstance, *, reclaimed: bool) -> None:
+        """Tell of an instance that nobody we know made."""
+        name = instance.uuid or f"GPU instance {instance.gpu_instance_id} without compute instance"
+        step = (
+            "it was destroyed (--reclaim-unknown-mig)"
+            if reclaimed
+            else "claims for that place fail until it is removed with `nvidia-smi mig -dci` and `-dgi`"
+        )
+        self._warn(
+            self._node,
+            "ForeignMigInstance",
+            "Check",
+            f"GPU {gpu_uuid} has {name} at memory slice {instance.placement.start}, "
+            f"which this driver did not make; {step}",
+        )
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _later(self, act: Callable[[], None]) -> None:
+        try:
+            self._queue.put_nowait(act)
+        except queue.Full:
+            _log.warning("too much to tell, something is left out")
+
+    def _run(self) -> None:
+        while (act := self._queue.get()) is not None:
+            try:
+                act()
+            except KubeError as error:
+                _log.warning("cannot be told now", error=str(error))
+
+    def _tell_failure(self, claim: ClaimReference, operation: Operation, message: str) -> None:
+        regarding = _claim(claim.namespace, claim.name, claim.uid)
+        self._warn(regarding, REASONS[operation], ACTIONS[operation], message)
+        # The kubelet itself tells the pod of a failed prepare, but says nothing of a failed unprepare.
+        if operation == "unprepare":
+            for pod in self._pods(claim):
+                self._warn(pod, REASONS[operation], ACTIONS[operation], message)
+
+    def _pods(self, claim: ClaimReference) -> list[Regarding]:
+        try:
+            body = self._client.get(RESOURCE_CLAIMS, claim.name, namespace=claim.namespace)
+        except NotFoundError:
+            return []
+        users = (body.get("status") or {}).get("reservedFor") or ()
+        return [
+            Regarding(api_version="v1", kind="Pod", namespace=claim.namespace, name=user["name"], uid=user["uid"])
+            for user in users
+            if user.get("resource") == "pods"
+        ]
+
+    def _write_status(self, record: Record) -> None:
+        plan = record.plan
+        if self._status_denied or not plan.name:
+            return
+        body = {
+            "apiVersion": RESOURCE_CLAIMS.api_version,
+            "kind": RESOURCE_CLAIMS.kind,
+            # The UID keeps a claim of the same name that was made since from getting another's devices.
+            "metadata": {"namespace": plan.namespace, "name": plan.name, "uid": plan.uid},
+            "status": {"devices": [self._status(record, device) for device in plan.devices]},
+        }
+        try:
+            self._client.apply(RESOURCE_CLAIMS, body, field_manager=self._manager, subresource="status")
+        except (ForbiddenError, InvalidError) as error:
+            if "resourceclaims/driver" in str(error) or isinstance(error, ForbiddenError):
+                self._status_denied = True
+                _log.warning("claims get no device status: this identity lacks the right to write it", error=str(error))
+            else:
+                _log.info("the claim has changed, its device status is not written", error=str(error))
+        except NotFoundError:
+            pass
+
+    def _status(self, record: Record, device: PlannedDevice) -> dict[str, Any]:
+        entry: dict[str, Any] = {
+            "driver": self._driver,
+            "pool": device.pool,
+            "device": device.device,
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "True",
+                    "reason": "Prepared",
+                    "message": f"prepared on node {self._node.name}",
+                    "lastTransitionTime": self._wall_clock().strftime("%Y-%m-%dT%H:%M:%SZ"),
+                }
+            ],
+            "data": _data(record, device),
+        }
+        return entry | ({"shareID": device.share_id} if device.share_id else {})
+
+    def _warn(self, regarding: Regarding, reason: str, action: str, note: str) -> None:
+        self._events.record(
+            Happening(regarding=regarding, type=EventType.WARNING, reason=reason, action=action, note=note)
+        )
+
+
+def _claim(namespace: str, name: str, uid: str) -> Regarding:
+    return Regarding(
+        api_version=RESOURCE_CLAIMS.api_version, kind=RESOURCE_CLAIMS.kind, namespace=namespace, name=name, uid=uid
+    )
+
+
+def _devices(record: Record) -> str:
+    return ", ".join(device.device for device in record.plan.devices)
+
+
+def _data(record: Record, device: PlannedDevice) -> Mapping[str, Any]:
+    """Say which hardware stands behind a device; at most 10 KiB by the API's rule, some 300 bytes here."""
+    data: dict[str, Any] = {
+        "uuid": device.gpu_uuid,
+        "cdiDeviceIDs": [f"{api.CDI_KIND}={cdi_name(record.plan, device)}"],
+    }
+    made = record.made.get(device.device)
+    if made is None:
+        return data
+    return data | {
+        "uuid": made.uuid,
+        "parentUUID": device.gpu_uuid,
+        "gpuInstanceID": made.gpu_instance_id,
+        "computeInstanceID": made.compute_instance_id,
+    }
