@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Final
 
 from dradriver import api
@@ -57,6 +57,7 @@ class Daemon:
         except KubeletError as error:
             raise DaemonError(str(error)) from error
         finally:
+            self._gate.close()
             if self._runtime is not None:
                 self._runtime.hurry()
             plugin.stop()
@@ -85,6 +86,8 @@ class Daemon:
             self._gate.open(self._runtime.start())
         except RuntimeStartError as error:
             raise DaemonError(str(error)) from error
+        if self._stop.is_set():
+            return
         plugin.register()
         # By the time of the first look, the slices are published if the API server is there at all.
         if not self._stop.wait(SOCKET_CHECK_SECONDS):
@@ -121,7 +124,12 @@ class Gate:
 
     def open(self, handler: ClaimHandler) -> None:
         """Let calls through."""
-        self._handler.set_result(handler)
+        if not self._handler.cancelled():
+            self._handler.set_result(handler)
+
+    def close(self) -> None:
+        """Give up on the preparer, if it is not there yet: calls that wait are answered now."""
+        self._handler.cancel()
 
     def prepare(self, claims: Sequence[ClaimReference], *, deadline: float) -> Mapping[str, Prepared | Failed]:
         """Pass on as soon as possible."""
@@ -136,7 +144,7 @@ class Gate:
     def _wait(self, deadline: float) -> ClaimHandler | None:
         try:
             return self._handler.result(timeout=min(self.PATIENCE, max(0.0, deadline - time.monotonic() - 1)))
-        except TimeoutError:
+        except (TimeoutError, CancelledError):
             return None
 
 

@@ -13,7 +13,8 @@ from typing import Literal
 
 from dradriver.gpu.profiles import MigOffer, ProfileChoice, parse_choice
 
-_NODE_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NODE_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 _UID = re.compile(r"[A-Za-z0-9-]{1,63}")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("json", "text")

@@ -35,7 +35,7 @@ class SpecFolder:
             SpecFileError: the folder or file cannot be written.
         """
         path = self.path(identity)
-        text = json.dumps(spec.to_json(), separators=(",", ":"))
+        text = _text(spec)
         # The runtime reads only *.json and *.yaml, so an unfinished file is invisible to it.
         temporary = path.with_suffix(".tmp")
         with _translated(path, "write"):
@@ -44,6 +44,13 @@ class SpecFolder:
             # Another driver's spec of the same claim would make the name ambiguous, and unusable.
             path.with_suffix(".yaml").unlink(missing_ok=True)
         return path
+
+    def is_written(self, identity: str, spec: CdiSpec) -> bool:
+        """Tell whether exactly this spec is there."""
+        try:
+            return self.path(identity).read_text() == _text(spec)
+        except (OSError, ValueError):
+            return False
 
     def remove(self, identity: str, *, path: str = "") -> None:
         """Remove a spec; one that is not there is fine.
@@ -63,6 +70,10 @@ class SpecFolder:
     def identities(self) -> frozenset[str]:
         """List the claim UIDs that have a spec here."""
         return frozenset(path.stem.removeprefix(self._prefix) for path in self._folder.glob(f"{self._prefix}*.json"))
+
+
+def _text(spec: CdiSpec) -> str:
+    return json.dumps(spec.to_json(), separators=(",", ":"))
 
 
 def _with_folder(folder: Path, write: Callable[[], object]) -> None:

@@ -52,9 +52,15 @@ class Containers:
         self.specs.write(plan.uid, spec)
         return spec.qualified_names()
 
-    def is_written(self, plan: Plan) -> bool:
-        """Tell whether the spec of a claim is there."""
-        return self.specs.path(plan.uid).exists()
+    def is_intact(self, plan: Plan, made: Mapping[str, Made], facts: Mapping[str, "GpuFacts"]) -> bool:
+        """Tell whether the spec of a claim is there, says what it would say today, and names only what exists.
+
+        Raises:
+            CdiError: driver files or device nodes are missing.
+        """
+        spec = self.spec(plan, made, facts)
+        self._verify(spec)
+        return self.specs.is_written(plan.uid, spec)
 
     def spec(self, plan: Plan, made: Mapping[str, Made], facts: Mapping[str, "GpuFacts"]) -> CdiSpec:
         """Say what the containers of a claim get.

@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-import re
+import struct
 import threading
 import time
 import zlib
@@ -15,10 +15,9 @@ from dradriver.prepare.errors import BusyError, RecordError
 
 CLAIM: Final = "claim "
 GPU: Final = "GPU "
-_STRIPES: Final = 64
-"""Claims share so many lock files: one for each would be left behind, or be removed while somebody waits for it."""
 _POLL_SECONDS: Final = 0.005
-_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9-]")
+_FLOCK: Final = struct.Struct("@hhqqi4x")
+"""C's `struct flock` on 64-bit Linux: type, whence, start, length, pid."""
 
 
 def claim_lock(uid: str) -> str:
@@ -84,10 +83,14 @@ class Locks:
 
 @contextmanager
 def _file_lock(folder: Path, name: str, deadline: float) -> Iterator[None]:
-    """Hold a file's lock; the kernel releases it if the process dies."""
-    descriptor = _open(folder / _file_name(name))
+    """Lock the byte of this name; the kernel releases it if the process dies.
+
+    A file for each claim would be left behind, or be removed while somebody waits for it; a few shared by all claims
+    would have claims wait for each other that have nothing in common. A byte costs nothing: it need not exist.
+    """
+    descriptor = _open(folder / ("claims.lock" if name.startswith(CLAIM) else "gpus.lock"))
     try:
-        while not _try_lock(descriptor):
+        while not _try_lock(descriptor, zlib.crc32(name.encode())):
             if time.monotonic() >= deadline:
                 raise _busy(name)
             time.sleep(_POLL_SECONDS)
@@ -104,18 +107,15 @@ def _open(path: Path) -> int:
         raise RecordError(f"cannot open the lock file {path}: {os.strerror(error.errno or 0)}") from error
 
 
-def _try_lock(descriptor: int) -> bool:
+def _try_lock(descriptor: int, byte: int) -> bool:
+    """Lock for this descriptor: a lock of the process would be shared by its threads, and lost at any close."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise RecordError(f"the folder of lock files takes no locks: {os.strerror(error.errno or 0)}") from error
     return True
-
-
-def _file_name(name: str) -> str:
-    if name.startswith(CLAIM):
-        return f"claims-{zlib.crc32(name.encode()) % _STRIPES}.lock"
-    return _NOT_IN_A_NAME.sub("-", name) + ".lock"
 
 
 def _busy(name: str) -> BusyError:

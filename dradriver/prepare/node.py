@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from dradriver.gpu.model import Gpu
 from dradriver.gpu.offer import Offer
+from dradriver.prepare.errors import HardwareError
 from dradriver.prepare.partitions import Hardware
 
 
@@ -21,3 +22,14 @@ class Node:
     gpus: Mapping[str, Gpu]
     offer: Offer
     hardware: Hardware
+
+    def gpu(self, uuid: str) -> Gpu:
+        """Find a GPU.
+
+        Raises:
+            HardwareError: it could not be read when the plugin started.
+        """
+        gpu = self.gpus.get(uuid)
+        if gpu is None:
+            raise HardwareError(f"GPU {uuid} could not be read when the plugin started: see its log, and restart it")
+        return gpu

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dradriver import api
 from dradriver.gpu.model import Placement
 from dradriver.gpu.offer import Offer, OfferedDevice
 from dradriver.prepare.claim import AllocatedClaim, OpaqueConfig, Result
 from dradriver.prepare.errors import PlanError
+
+if TYPE_CHECKING:
+    from dradriver.api.config import DeviceConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,34 +127,60 @@ def _some(names: Iterable[str], most: int = 4) -> str:
 def _check_overlap(claim: AllocatedClaim, devices: tuple[PlannedDevice, ...]) -> None:
     for index, device in enumerate(devices):
         for other in devices[:index]:
+            if (device.device, device.share_id) == (other.device, other.share_id):
+                raise PlanError(f"{claim}: device {device.device} is allocated twice, which no container can be given")
             if device.conflicts_with(other):
                 raise PlanError(f"{claim}: its devices {other.device} and {device.device} overlap on one GPU")
 
 
 def _check_configs(claim: AllocatedClaim, offer: Offer) -> None:
-    for config in claim.configs:
-        types = {_type(offer.devices[result.device]) for result in claim.results if config.covers(result)}
-        _check_config(claim, config, types)
+    """Refuse what is not understood anywhere, and what cannot be done where it is the last word.
+
+    Class configs come before claim configs, and a later one wins. A config for all requests misses devices
+    of another type; one that names a request must fit it.
+    """
+    decoded = [(config, _decoded(claim, config)) for config in claim.configs]
+    for result in claim.results:
+        meant = _type(offer.devices[result.device])
+        effective: tuple[OpaqueConfig, DeviceConfig] | None = None
+        for config, parameters in decoded:
+            if not config.covers(result):
+                continue
+            if _type_of(parameters) == meant:
+                effective = config, parameters
+            elif config.requests:
+                raise PlanError(
+                    f"{_where(claim, config)}: {parameters.kind} is not for devices of type {meant}, "
+                    f"which request {result.subrequest} got"
+                )
+        if effective is not None:
+            _check_sharing(_where(claim, effective[0]), effective[1], meant)
+
+
+def _decoded(claim: AllocatedClaim, config: OpaqueConfig) -> "DeviceConfig":
+    # Most claims carry none, and pydantic takes a while to load.
+    from dradriver.api.config import InvalidConfigError, decode  # noqa: PLC0415
+
+    try:
+        return decode(config.parameters)
+    except InvalidConfigError as error:
+        raise PlanError(f"{_where(claim, config)}: {error}") from error
+
+
+def _where(claim: AllocatedClaim, config: OpaqueConfig) -> str:
+    return f"{claim}, configuration {config.source} for {', '.join(config.requests) or 'all requests'}"
 
 
 def _type(device: OfferedDevice) -> str:
     return api.DeviceType.GPU if device.profile is None else api.DeviceType.MIG
 
 
-def _check_config(claim: AllocatedClaim, config: OpaqueConfig, types: Iterable[str]) -> None:
-    """Refuse what is not understood or cannot be done; a config for all requests may miss some device types."""
-    # Most claims carry none, and pydantic takes a while to load.
-    from dradriver.api.config import GpuConfig, InvalidConfigError, decode  # noqa: PLC0415
+def _type_of(config: "DeviceConfig") -> str:
+    return api.DeviceType.GPU if config.kind == "GpuConfig" else api.DeviceType.MIG
 
-    where = f"{claim}, configuration {config.source} for {', '.join(config.requests) or 'all requests'}"
-    try:
-        decoded = decode(config.parameters)
-    except InvalidConfigError as error:
-        raise PlanError(f"{where}: {error}") from error
-    meant = api.DeviceType.GPU if isinstance(decoded, GpuConfig) else api.DeviceType.MIG
-    if config.requests and set(types) - {meant}:
-        raise PlanError(f"{where}: {decoded.kind} is for devices of type {meant}, the request got another type")
-    sharing = decoded.sharing
+
+def _check_sharing(where: str, config: "DeviceConfig", meant: str) -> None:
+    sharing = config.sharing
     if sharing is None:
         return
     interval = sharing.time_slicing_config.interval if sharing.time_slicing_config else "Default"

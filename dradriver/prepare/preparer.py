@@ -21,7 +21,14 @@ import structlog
 
 from dradriver import api
 from dradriver.cdi.errors import CdiError
-from dradriver.kube.errors import ApiError, NotFoundError, ServerError, TooManyRequestsError, UnreachableError
+from dradriver.kube.errors import (
+    ApiError,
+    NotFoundError,
+    ServerError,
+    TooManyRequestsError,
+    UnauthorizedError,
+    UnreachableError,
+)
 from dradriver.kubelet import ClaimReference, Failed, Prepared, PreparedDevice
 from dradriver.nvml import NvmlError
 from dradriver.observe.logs import about_claim
@@ -276,7 +283,7 @@ class Preparer:
             raise ClaimError(
                 f"claim {claim.namespace}/{claim.name} does not exist (any more): delete the pod that uses it"
             ) from error
-        except (UnreachableError, ServerError, TooManyRequestsError) as error:
+        except (UnreachableError, ServerError, TooManyRequestsError, UnauthorizedError) as error:
             if self._done_plan(claim) is not None:
                 _log.info("API server does not answer, going by the record of the claim", error=str(error))
                 return None
@@ -332,15 +339,24 @@ class Preparer:
         return record
 
     def _is_intact(self, record: Record) -> bool:
-        if record.state is not State.PREPARED or not self._containers.is_written(record.plan):
+        """Tell whether everything a prepared claim needs is there, down to the paths its CDI spec names."""
+        if record.state is not State.PREPARED:
             return False
-        hardware = self._known_node().hardware
-        return all(
-            partitions.is_alive(hardware, device, record.made.get(device.device)) for device in record.plan.devices
+        node = self._known_node()
+        alive = self._alive(record, node)
+        return len(alive) == len(record.plan.devices) and self._containers.is_intact(
+            record.plan, record.made, self._facts(record.plan, node)
         )
 
+    def _alive(self, record: Record, node: Node) -> list[PlannedDevice]:
+        return [
+            device
+            for device in record.plan.devices
+            if partitions.is_alive(node.hardware, device, record.made.get(device.device))
+        ]
+
     def _apply(self, plan: Plan, earlier: Record | None, node: Node, patience: Patience) -> Record:
-        record = earlier or self._begin(plan, node)
+        record = self._begin(plan, node) if earlier is None else self._ready_for_repair(earlier, node)
         try:
             return self._carry_out(record, node)
         except (PrepareError, CdiError, NvmlError):
@@ -367,6 +383,25 @@ class Preparer:
         passed(Boundary.PREPARING_RECORDED)
         return record
 
+    def _ready_for_repair(self, record: Record, node: Node) -> Record:
+        """Record that the partitions of a prepared claim which do not exist any more are to be made again.
+
+        What then lies at their places is ours whatever its UUID, as with a first attempt; so nobody else's may.
+        """
+        if record.state is not State.PREPARED:
+            return record
+        alive = self._alive(record, node)
+        lost = [device for device in record.plan.devices if device.make and device not in alive]
+        if not lost:
+            return record
+        _log.warning("partitions of a prepared claim are gone and made again", devices=[one.device for one in lost])
+        partitions.check_free(node.hardware, lost, shared=self._shared(record.plan))
+        names = {device.device for device in lost}
+        record = replace(record, made={name: made for name, made in record.made.items() if name not in names})
+        self._records.write(record)
+        passed(Boundary.PREPARING_RECORDED)
+        return record
+
     def _shared(self, plan: Plan) -> frozenset[str]:
         """Name the devices of a claim that other claims hold too, as shares of the same device."""
         others = {
@@ -382,7 +417,7 @@ class Preparer:
         made: dict[str, Made] = {}
         for device in plan.devices:
             with self._counted("create", device):
-                needs_reset = node.gpus[device.gpu_uuid].mig_needs_reset
+                needs_reset = node.gpu(device.gpu_uuid).mig_needs_reset
                 instance = partitions.ensure(node.hardware, device, mode_needs_reset=needs_reset)
             if instance is not None:
                 made[device.device] = instance
@@ -399,7 +434,7 @@ class Preparer:
         return {
             device.gpu_uuid: GpuFacts(
                 minor=node.hardware.minor(device.gpu_uuid),
-                pci_bus_id=node.gpus[device.gpu_uuid].pci_bus_id,
+                pci_bus_id=node.gpu(device.gpu_uuid).pci_bus_id,
                 driver_version=version,
             )
             for device in plan.devices

@@ -10,11 +10,11 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import structlog
 
@@ -26,6 +26,9 @@ from dradriver.prepare.plan import Plan, PlannedDevice
 
 VERSION: Final = 1
 """Version of the file format. A reader takes any version and keeps fields it does not know."""
+
+Version: TypeAlias = tuple[int, int, int]
+"""Inode, time of writing and size of a file: another one after every write."""
 
 _log = structlog.get_logger()
 
@@ -78,8 +81,10 @@ class Records:
         self._folder = folder
         self._shared = shared
         self._lock = threading.Lock()
+        # Whoever finds nothing new must not go on while another thread still reads what is new.
+        self._reading = threading.Lock()
         self._records: dict[str, Record] = {}
-        self._versions: dict[str, tuple[int, int]] = {}
+        self._versions: dict[str, Version] = {}
         self.quarantined: dict[str, Path] = {}
 
     def load(self) -> None:
@@ -103,19 +108,26 @@ class Records:
                 self._read_all()
 
     def _read_all(self) -> None:
-        found: dict[str, tuple[int, int]] = {}
+        with self._reading:
+            known = dict(self._versions)
+            found = self._scan()
+            for uid in known.keys() - found.keys():
+                self._drop(uid)
+            for uid in sorted(uid for uid, version in found.items() if known.get(uid) != version):
+                self._load(uid, found[uid])
+
+    def _scan(self) -> dict[str, Version]:
         with os.scandir(self._folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(".json") and entry.is_file():
-                    status = entry.stat()
-                    found[entry.name.removesuffix(".json")] = (status.st_ino, status.st_mtime_ns)
+            names = [entry.name for entry in entries if entry.name.endswith(".json") and not entry.is_dir()]
+        versions = {name.removesuffix(".json"): _version(self._folder / name) for name in names}
+        return {uid: version for uid, version in versions.items() if version is not None}
+
+    def _drop(self, uid: str) -> None:
+        """Forget what another process has removed, unless this one has written it meanwhile."""
         with self._lock:
-            for uid in self._versions.keys() - found.keys():
+            if _version(self._path(uid)) is None:
                 self._records.pop(uid, None)
-            changed = [uid for uid, version in sorted(found.items()) if self._versions.get(uid) != version]
-            self._versions = found
-        for uid in changed:
-            self._load(uid)
+                self._versions.pop(uid, None)
 
     def get(self, uid: str) -> Record | None:
         """Find the record of a claim."""
@@ -135,7 +147,8 @@ class Records:
         plan = record.plan
         with self._lock:
             for other in self._records.values():
-                if other.plan.uid != plan.uid:
+                # What another boot's record held does not exist any more.
+                if other.plan.uid != plan.uid and other.boot_id == record.boot_id:
                     _check_free(plan, other)
             self._records[plan.uid] = record
 
@@ -154,10 +167,11 @@ class Records:
         text = json.dumps(_encode(record), separators=(",", ":"))
         with _translated(path, "write"):
             files.write_durably(path, text, written=lambda: passed(Boundary.RECORD_TEMPORARY_WRITTEN))
-            status = path.stat()
+            version = _version(path)
         with self._lock:
             self._records[record.plan.uid] = record
-            self._versions[record.plan.uid] = (status.st_ino, status.st_mtime_ns)
+            if version is not None:
+                self._versions[record.plan.uid] = version
 
     def forget(self, uid: str) -> None:
         """Remove a record from disk and release its devices.
@@ -175,7 +189,7 @@ class Records:
     def _path(self, uid: str) -> Path:
         return self._folder / f"{uid}.json"
 
-    def _load(self, uid: str) -> None:
+    def _load(self, uid: str, version: Version) -> None:
         path = self._path(uid)
         try:
             record = decode(path.read_text())
@@ -183,21 +197,39 @@ class Records:
                 raise ValueError(f"it is the record of claim {record.plan.uid}")  # noqa: TRY301 (damaged all the same)
         except FileNotFoundError:
             return
+        except OSError as error:
+            _log.error("record of a claim cannot be read now", file=str(path), error=str(error))
+            with self._lock:
+                self._versions.pop(uid, None)
+            return
         except ValueError as error:
             self._set_aside(uid, path, error)
             return
         with self._lock:
-            self._records[uid] = record
+            # What this process has written or removed since is newer than what was read.
+            if _version(path) == version:
+                self._records[uid] = record
+                self._versions[uid] = version
 
     def _set_aside(self, uid: str, path: Path, error: ValueError) -> None:
         aside = self._folder / "quarantine"
         aside.mkdir(mode=0o700, exist_ok=True)
-        path.replace(aside / path.name)
+        # Another process may have found it damaged too.
+        with suppress(FileNotFoundError):
+            path.replace(aside / path.name)
         with self._lock:
             self._records.pop(uid, None)
             self._versions.pop(uid, None)
             self.quarantined[uid] = aside / path.name
         _log.error("record of a claim is damaged, set aside", file=str(path), to=str(aside), error=str(error))
+
+
+def _version(path: Path) -> Version | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _check_free(plan: Plan, other: Record) -> None:

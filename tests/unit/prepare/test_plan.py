@@ -122,7 +122,7 @@ def test_a_config_of_another_driver_is_none_of_ours():
 
 def test_a_config_for_the_wrong_type_is_refused_where_it_names_the_request():
     wrong = config("MigDeviceConfig")
-    with pytest.raises(PlanError, match="MigDeviceConfig is for devices of type mig"):
+    with pytest.raises(PlanError, match="MigDeviceConfig is not for devices of type gpu, which request r0 got"):
         make_plan(claim("gpu-0", config=[opaque(wrong, requests=["r0"])]), OFFER)
     make_plan(claim("gpu-0", config=[opaque(wrong)]), OFFER)
 
