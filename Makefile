@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
-	$$python -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
+	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
 UV_VERSION := 0.13.9
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dradriver
 UV := $(CACHE)/uv-$(UV_VERSION)/bin/uv

@@ -41,7 +41,7 @@ from dradriver.prepare.reconciler import Reconciler, Surroundings
 from dradriver.prepare.records import Records
 from dradriver.prepare.telling import ClaimTeller
 from dradriver.publish import Phase, Publisher, Status, probe_features
-from dradriver.resource import InvalidPoolError, layout, validate
+from dradriver.resource import InvalidPoolError, Pool, layout, validate
 
 if TYPE_CHECKING:
     from dradriver.nvml import Nvml
@@ -236,19 +236,23 @@ class Runtime:
         return self._options.driver_root / "proc" if self._options.simulation else Path("/proc")
 
     def _make_containers(self) -> Containers:
-        options, proc = self._options, self._proc()
-        dev, host_dev = _dev_folders(options)
+        options = self._options
         return Containers(
             root=DriverRoot(here=options.driver_root_here, host=PurePosixPath(options.driver_root)),
-            tree=DeviceTree(
-                dev=dev,
-                host_dev=host_dev,
-                proc=proc,
-                sys=options.driver_root / "sys" if options.simulation else Path("/sys"),
-                proc_devices=options.proc_devices or proc / "devices",
-            ),
+            tree=self._device_tree(),
             specs=SpecFolder(options.cdi_root, kind=api.CDI_KIND),
             hook=options.cdi_hook,
+        )
+
+    def _device_tree(self) -> DeviceTree:
+        options, proc = self._options, self._proc()
+        dev, host_dev = _dev_folders(options)
+        return DeviceTree(
+            dev=dev,
+            host_dev=host_dev,
+            proc=proc,
+            sys=options.driver_root / "sys" if options.simulation else Path("/sys"),
+            proc_devices=options.proc_devices or proc / "devices",
         )
 
     # --- GPUs ------------------------------------------------------------------------------------
@@ -269,6 +273,8 @@ class Runtime:
             _log.warning("GPUs are not available yet", error=str(error), retry_seconds=RETRY_SECONDS)
             self._readiness.unmet(PUBLISHED, f"no GPUs: {error}")
             return False
+        # The driver may have been installed just now, with a /dev of its own.
+        self._containers.tree = self._device_tree()
         for gpu in inventory.unreadable:
             _log.error("a GPU cannot be read and is not offered", pci_bus_id=gpu.pci_bus_id, error=str(gpu.error))
         self._node = self._made_node(self._nvml, inventory.gpus, self._options.mig)
@@ -283,9 +289,13 @@ class Runtime:
 
     def _offer_at_last(self) -> None:
         """Offer the GPUs, as soon as they can be read and the API server has said what it can hold."""
-        while not self._try_to_offer():
-            if self._stopping.wait(RETRY_SECONDS):
-                return
+        while not self._stopping.is_set():
+            try:
+                if self._try_to_offer():
+                    return
+            except Exception:  # noqa: BLE001 (whatever it was, the GPUs are not to stay hidden for ever)
+                _log.exception("GPUs cannot be offered", retry_seconds=RETRY_SECONDS)
+            self._stopping.wait(RETRY_SECONDS)
 
     def _try_to_offer(self) -> bool:
         assert self._client is not None  # noqa: S101 (started after the client is there)
@@ -294,7 +304,7 @@ class Runtime:
             return False
         try:
             node = self._offerable(self._client)
-            slices = layout(node.offer.pool)
+            slices = layout(_without_faults(node.offer.pool))
             validate(slices)
         except KubeError as error:
             _log.warning("the API server does not tell what it can hold", error=str(error), retry_seconds=RETRY_SECONDS)
@@ -324,6 +334,12 @@ class Runtime:
             )
             node = self._made_node(self._opened(), tuple(node.gpus.values()), MigOffer.STATIC)
             self._node = node
+        for gpu_uuid in node.gpus.keys() - {device.gpu.uuid for device in node.offer.devices.values()}:
+            _log.warning(
+                "this GPU offers nothing: it is in MIG mode and has no instance that fills its profile",
+                gpu=gpu_uuid,
+                mig=self._options.mig.value,
+            )
         unknown = missing(self._options.profiles, node.gpus.values())
         if unknown:
             _log.warning("no GPU of this node has these profiles", profiles=sorted(unknown))
@@ -332,6 +348,19 @@ class Runtime:
     def _opened(self) -> "Nvml":
         assert self._nvml is not None  # noqa: S101 (GPUs have been read)
         return self._nvml
+
+
+def _without_faults(pool: Pool) -> Pool:
+    """Leave out the GPUs that the API server would refuse, so that one does not hide the others."""
+    sound = []
+    for group in pool.groups:
+        try:
+            validate(layout(Pool(name=pool.name, groups=(group,))))
+        except InvalidPoolError as error:
+            _log.error("a GPU is not offered: the API server would refuse it", problems=error.problems)
+        else:
+            sound.append(group)
+    return Pool(name=pool.name, groups=tuple(sound))
 
 
 class SliceMeter:

@@ -10,9 +10,6 @@ from typing import Final
 DRIVER_NAME: Final = "gpu.nvidia.com"
 """Driver name in ResourceSlices, claims and registration; also the domain of unqualified attributes."""
 
-GPU_CLASS: Final = "gpu.nvidia.com"
-MIG_CLASS: Final = "mig.nvidia.com"
-
 CDI_VENDOR: Final = "k8s.gpu.nvidia.com"
 CDI_CLASS: Final = "claim"
 CDI_KIND: Final = f"{CDI_VENDOR}/{CDI_CLASS}"

@@ -1,12 +1,16 @@
 """What the host's driver brings into every container: libraries, programs, firmware, sockets."""
 
+import os
+import platform
+import re
+import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from dradriver.cdi.errors import DriverFilesError
-from dradriver.cdi.spec import SOCKET, ContainerEdits, Hook, Mount
+from dradriver.cdi.spec import READ_ONLY, SOCKET, ContainerEdits, Hook, Mount
 
 LIBRARY_FOLDERS: Final = tuple(
     f"{folder}{suffix}"
@@ -45,7 +49,19 @@ SOCKETS: Final = (
     "tmp/nvidia-mps",
 )
 REQUIRED_LIBRARIES: Final = ("libcuda.so", "libnvidia-ml.so")
+LOADER_FOLDERS: Final = {
+    "x86_64": ("usr/lib64", "usr/lib/x86_64-linux-gnu"),
+    "aarch64": ("usr/lib64", "usr/lib/aarch64-linux-gnu"),
+}
+"""Where the loaders of Red Hat's and of Debian's family look without being told."""
+
 HOOK_PROGRAM: Final = "nvidia-cdi-hook"
+HOOK_SECONDS: Final = 5.0
+CUDA_COMPAT_SINCE: Final = (1, 17, 5)
+NODE_MODIFICATION_SINCE: Final = (1, 18, 0)
+"""Versions of the hook program that first know `enable-cuda-compat` and `disable-device-node-modification`."""
+
+_MOST_LINKS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +85,10 @@ class DriverRoot:
         pure = PurePosixPath(path)
         return self.here / pure.relative_to(self.host) if pure.is_relative_to(self.host) else Path(path)
 
+    def sees(self, path: str) -> bool:
+        """Tell whether a path of the host lies below the root."""
+        return PurePosixPath(path).is_relative_to(self.host)
+
     def in_container(self, path: Path) -> str:
         """Turn a path below `here` into the place where a container finds it."""
         return str(PurePosixPath("/") / path.relative_to(self.here))
@@ -77,9 +97,10 @@ class DriverRoot:
 def driver_edits(root: DriverRoot, *, driver_version: str, hook: str | None = None) -> ContainerEdits:
     """Collect what every container with a GPU gets of the driver.
 
-    Libraries are found by their version, `*.so.<driver version>`. Their names without the version, by
-    which programs load them, are made by NVIDIA's hook program where there is one, which also refreshes
-    the container's library cache; else each name is a mount of its own.
+    Libraries are found by their version, `*.so.<driver version>`. The names by which programs load them are made
+    by NVIDIA's hook program where there is one, which also refreshes the container's library cache. Without it
+    each name is a mount of its own, in the folders that loaders of all distributions search: the container's
+    may be another one than the host's.
 
     Args:
         root: where the driver lies.
@@ -90,10 +111,8 @@ def driver_edits(root: DriverRoot, *, driver_version: str, hook: str | None = No
         DriverFilesError: libcuda or libnvidia-ml of that version is not there.
     """
     libraries = _libraries(root, driver_version)
-    links = {} if hook else {path: target for target in libraries for path in _links_to(target, libraries)}
     mounts = [
-        *(_mount(root, path) for path in libraries),
-        *(_mount(root, target, at=path) for path, target in sorted(links.items())),
+        *(_library_mounts_with_hook if hook else _library_mounts)(root, libraries),
         *(_mount(root, path) for path in _other_files(root.here, driver_version)),
         *(_mount(root, path, options=SOCKET) for path in _existing(root.here, SOCKETS)),
     ]
@@ -107,13 +126,28 @@ def find_hook(root: DriverRoot) -> str | None:
     return None
 
 
-def _mount(root: DriverRoot, path: Path, *, at: Path | None = None, options: tuple[str, ...] | None = None) -> Mount:
-    mount = Mount(host_path=root.on_host(path), container_path=root.in_container(at or path))
-    return (
-        mount
-        if options is None
-        else Mount(host_path=mount.host_path, container_path=mount.container_path, options=options)
+def _mount(root: DriverRoot, path: Path, *, at: str = "", options: tuple[str, ...] = READ_ONLY) -> Mount:
+    """Mount a file of the root; what a link in it leads to is looked for in the root, not in ours."""
+    return Mount(
+        host_path=root.on_host(_resolved(root.here, path)),
+        container_path=at or root.in_container(path),
+        options=options,
     )
+
+
+def _library_mounts_with_hook(root: DriverRoot, libraries: Iterable[Path]) -> Iterator[Mount]:
+    return (_mount(root, path) for path in libraries)
+
+
+def _library_mounts(root: DriverRoot, libraries: Iterable[Path]) -> Iterator[Mount]:
+    libraries = list(libraries)
+    places: dict[str, Path] = {}
+    for target in libraries:
+        for name in (target, *_links_to(target, libraries)):
+            places.setdefault(root.in_container(name), target)
+            for folder in LOADER_FOLDERS.get(platform.machine(), ()):
+                places.setdefault(f"/{folder}/{name.name}", target)
+    return (_mount(root, target, at=place) for place, target in sorted(places.items()))
 
 
 def _libraries(root: DriverRoot, version: str) -> list[Path]:
@@ -145,7 +179,7 @@ def _links_to(target: Path, libraries: Iterable[Path]) -> Iterator[Path]:
 
 def _final_name(path: Path) -> str:
     """Follow links by name within one folder, since absolute ones point outside the driver root."""
-    for _ in range(8):
+    for _ in range(_MOST_LINKS):
         if not path.is_symlink():
             break
         path = path.parent / path.readlink().name
@@ -160,10 +194,21 @@ def _other_files(here: Path, version: str) -> Iterator[Path]:
 
 
 def _existing(here: Path, relative: Iterable[str]) -> Iterator[Path]:
-    return (path for name in relative if (path := here / name).exists())
+    return (path for name in relative if _resolved(here, path := here / name).exists())
+
+
+def _resolved(here: Path, path: Path) -> Path:
+    """Follow the links of a file as if `here` were the root of all paths."""
+    for _ in range(_MOST_LINKS):
+        if not path.is_symlink():
+            break
+        target = path.readlink()
+        path = here / target.relative_to("/") if target.is_absolute() else Path(os.path.normpath(path.parent / target))
+    return path
 
 
 def _hooks(root: DriverRoot, libraries: Iterable[Path], version: str, hook: str) -> tuple[Hook, ...]:
+    """Name the hooks that the installed program knows; an unknown one would keep a container from starting."""
     libraries = list(libraries)
     links = [
         f"{_final_name(path)}::{root.in_container(path)}"
@@ -171,11 +216,26 @@ def _hooks(root: DriverRoot, libraries: Iterable[Path], version: str, hook: str)
         for path in _links_to(target, libraries)
     ]
     folders = sorted({root.in_container(path.parent) for path in libraries})
-    return (
-        _hook(hook, "create-symlinks", *(word for link in links for word in ("--link", link))),
-        _hook(hook, "enable-cuda-compat", f"--host-driver-version={version}"),
-        _hook(hook, "update-ldcache", *(word for folder in folders for word in ("--folder", folder))),
-    )
+    known = _hook_version(root.from_host(hook))
+    hooks = [_hook(hook, "create-symlinks", *(word for link in links for word in ("--link", link)))]
+    if known >= CUDA_COMPAT_SINCE:
+        hooks.append(_hook(hook, "enable-cuda-compat", f"--host-driver-version={version}"))
+    if known >= NODE_MODIFICATION_SINCE:
+        hooks.append(_hook(hook, "disable-device-node-modification"))
+    hooks.append(_hook(hook, "update-ldcache", *(word for folder in folders for word in ("--folder", folder))))
+    return tuple(hooks)
+
+
+def _hook_version(program: Path) -> tuple[int, ...]:
+    """Ask the hook program for its version; (0,) where it cannot be run from here or says nothing of use."""
+    try:
+        done = subprocess.run(  # noqa: S603 (the program that containers are about to be given to)
+            [program, "--version"], capture_output=True, text=True, timeout=HOOK_SECONDS, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return (0,)
+    match = re.search(r"(\d+)\.(\d+)\.(\d+)", done.stdout)
+    return tuple(int(number) for number in match.groups()) if match else (0,)
 
 
 def _hook(program: str, name: str, *args: str) -> Hook:

@@ -58,6 +58,8 @@ class MigInstance:
         uuid: `MIG-...` of the MIG device; None for a bare GPU instance. New at each creation.
         profile_id: hardware id of its profile.
         memory_mib: MiB, real; None where NVML does not tell.
+        compute_slices: of the compute instance, which may be less than the profile's where an administrator
+            has cut the GPU instance further; None where NVML does not tell.
     """
 
     gpu_instance_id: int
@@ -66,6 +68,7 @@ class MigInstance:
     profile_id: int
     placement: Placement
     memory_mib: int | None = None
+    compute_slices: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,16 @@ from dradriver import api
 from dradriver.gpu import counters, names
 from dradriver.gpu.model import Gpu, MigInstance, MigProfile, Placement
 from dradriver.gpu.profiles import MigOffer, ProfileChoice
-from dradriver.resource import AttributeValue, CounterConsumption, CounterSet, Device, DeviceGroup, Pool, Version
+from dradriver.resource import (
+    AttributeValue,
+    CounterConsumption,
+    CounterSet,
+    Device,
+    DeviceGroup,
+    Pool,
+    Version,
+    limits,
+)
 
 _MIB = 1 << 20
 
@@ -102,7 +111,7 @@ def _existing(gpu: Gpu, number: int) -> list[OfferedDevice]:
     found = [
         (profile, instance)
         for instance in gpu.instances
-        if instance.uuid is not None and (profile := gpu.profile(instance.profile_id)) is not None
+        if (profile := gpu.profile(instance.profile_id)) is not None and is_whole(instance, profile)
     ]
     return [
         OfferedDevice(
@@ -114,6 +123,11 @@ def _existing(gpu: Gpu, number: int) -> list[OfferedDevice]:
         )
         for profile, instance in sorted(found, key=lambda pair: (pair[1].placement.size, pair[1].placement.start))
     ]
+
+
+def is_whole(instance: MigInstance, profile: MigProfile) -> bool:
+    """Tell whether one compute instance takes all of a GPU instance; only such ones are what their profile says."""
+    return instance.uuid is not None and instance.compute_slices in (None, profile.compute_slices)
 
 
 def _group(
@@ -166,9 +180,9 @@ def _attributes(device: OfferedDevice) -> dict[str, AttributeValue]:
     major, minor = gpu.compute_capability
     cuda_major, cuda_minor = gpu.cuda_driver_version
     return _identity(device) | {
-        names_.PRODUCT_NAME: gpu.product_name,
-        names_.BRAND: gpu.brand,
-        names_.ARCHITECTURE: gpu.architecture,
+        names_.PRODUCT_NAME: _cut(gpu.product_name),
+        names_.BRAND: _cut(gpu.brand),
+        names_.ARCHITECTURE: _cut(gpu.architecture),
         names_.CUDA_COMPUTE_CAPABILITY: Version(f"{major}.{minor}.0"),
         names_.DRIVER_VERSION: Version(semantic_version(gpu.driver_version)),
         names_.CUDA_DRIVER_VERSION: Version(f"{cuda_major}.{cuda_minor}.0"),
@@ -187,6 +201,11 @@ def _identity(device: OfferedDevice) -> dict[str, AttributeValue]:
     if device.instance is not None and device.instance.uuid is not None:
         identity[api.Attribute.UUID] = device.instance.uuid
     return identity
+
+
+def _cut(text: str) -> str:
+    """Shorten a name to what an attribute may hold; NVML's may be longer."""
+    return text.encode()[: limits.VALUE_BYTES].decode(errors="ignore")
 
 
 def semantic_version(text: str) -> str:

@@ -193,7 +193,8 @@ def _failure(verb: str, claim: ClaimReference, answer: object) -> str:
     if not isinstance(answer, Failed):
         answer = Failed(f"{verb} of claim {claim}: the driver answered with {type(answer).__name__}; {_REPORT}")
     message = _printable(answer.message) or f"{verb} of claim {claim} failed for an unknown reason; {_REPORT}"
-    _log.warning("%s failed: %s", verb, message, extra=_fields(claim))
+    # The handler has told the cause where it knows more of it.
+    _log.debug("%s failed: %s", verb, message, extra=_fields(claim))
     return message
 
 

@@ -156,6 +156,7 @@ def _fill(device: Device, bare: MigInstance, compute: pynvml.c_nvmlComputeInstan
         profile_id=bare.profile_id,
         placement=bare.placement,
         memory_mib=attributes.memorySizeMB if attributes else None,
+        compute_slices=attributes.computeInstanceSliceCount if attributes else None,
     )
 
 

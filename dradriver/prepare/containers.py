@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dradriver import api
-from dradriver.cdi.errors import CdiError
+from dradriver.cdi.errors import CdiError, DriverFilesError
 from dradriver.cdi.files import SpecFolder
 from dradriver.cdi.host import DriverRoot, driver_edits, find_hook
 from dradriver.cdi.nodes import DeviceTree
@@ -90,15 +90,19 @@ class Containers:
         if device.admin_access:
             env.append(f"{api.ADMIN_ACCESS_VARIABLE}=true")
         return CdiDevice(
-            name=cdi_name(plan, device), edits=ContainerEdits(env=tuple(env), device_nodes=self._nodes(made, facts))
+            name=cdi_name(plan, device),
+            edits=ContainerEdits(env=tuple(env), device_nodes=self._nodes(device, made, facts)),
         )
 
-    def _nodes(self, made: Made | None, facts: "GpuFacts") -> tuple[DeviceNode, ...]:
+    def _nodes(self, device: PlannedDevice, made: Made | None, facts: "GpuFacts") -> tuple[DeviceNode, ...]:
         gpu = self.tree.gpu_node(facts.minor)
+        graphics = made is None or "+gfx" in (device.profile_name or "")
+        drm = self.tree.drm_nodes(facts.pci_bus_id) if graphics else ()
         if made is None:
-            return (gpu, *self.tree.drm_nodes(facts.pci_bus_id))
+            return (gpu, *drm)
         return (
             gpu,
+            *drm,
             *self.tree.partition_nodes(
                 facts.minor, gpu_instance=made.gpu_instance_id, compute_instance=made.compute_instance_id
             ),
@@ -114,14 +118,20 @@ class Containers:
         return edits
 
     def _verify(self, spec: CdiSpec) -> None:
-        missing = [path for path in spec.host_paths() if not self._here(path).exists()]
+        missing = sorted({path for path in spec.host_paths() if not self._is_there(path)})
         if missing:
             # Found earlier and gone now: the driver is being replaced, so everything must be found anew.
             self._common = {}
-            raise CdiError(
+            raise DriverFilesError(
                 f"{missing[0]} is gone from the host{f' with {len(missing) - 1} more' if missing[1:] else ''}; "
                 "if the driver is being replaced, this passes by itself"
             )
+
+    def _is_there(self, host_path: str) -> bool:
+        """Tell whether a path of the host exists; what lies outside of what we see of the host is believed."""
+        if not self.root.sees(host_path) and not host_path.startswith(f"{self.tree.host_dev}/"):
+            return True
+        return self._here(host_path).exists()
 
     def _here(self, host_path: str) -> Path:
         """Tell where this process sees a path; remembered, since two dozen of them took a fifth of a Prepare."""

@@ -7,7 +7,8 @@
     ├── HeldError              another claim holds the device, or part of it        (passes)
     ├── BusyError              another call was at work on the same claim or GPU until the deadline
     ├── HardwareError          the GPU refuses
-    │   └── InUseError             a process holds the partition or the GPU         (passes)
+    │   ├── InUseError             a process holds the partition or the GPU         (passes)
+    │   └── UnavailableError       the driver does not answer, or not yet           (passes)
     └── RecordError            the record of a claim cannot be written or read
 
 What is marked as passing is tried again within the call: a failed call costs the user a minute, since the
@@ -65,6 +66,12 @@ class HardwareError(PrepareError):
 
 class InUseError(HardwareError):
     """A process, or another user of NVML, holds the partition or the GPU."""
+
+    passes = True
+
+
+class UnavailableError(HardwareError):
+    """The driver does not answer, or the GPUs are not known yet: it is being installed, loaded or replaced."""
 
     passes = True
 

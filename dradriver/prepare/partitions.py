@@ -12,9 +12,9 @@ from typing import Protocol, TypeVar
 import structlog
 
 from dradriver.gpu.model import MigInstance, MigMode, Placement
-from dradriver.nvml import InsufficientResources, InUse, NvmlError, Process
+from dradriver.nvml import DriverUnavailable, InsufficientResources, InUse, NvmlError, Process, Uninitialized
 from dradriver.prepare.boundaries import Boundary, passed
-from dradriver.prepare.errors import HardwareError, InUseError
+from dradriver.prepare.errors import HardwareError, InUseError, UnavailableError
 from dradriver.prepare.patience import Patience
 from dradriver.prepare.plan import PlannedDevice
 from dradriver.prepare.records import Made
@@ -291,6 +291,8 @@ def _asked(hardware: Hardware, device: PlannedDevice, call: Callable[[], T]) -> 
 
 
 def _translated(hardware: Hardware, device: PlannedDevice, error: NvmlError) -> HardwareError:
+    if isinstance(error, (DriverUnavailable, Uninitialized)):
+        return UnavailableError(f"device {device.device}: {error}")
     if not isinstance(error, InUse):
         return HardwareError(f"device {device.device}: {error}")
     return InUseError(f"device {device.device}: {error}{_holding_processes(hardware, device)}")

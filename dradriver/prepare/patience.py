@@ -34,6 +34,15 @@ class Patience:
         self._sleep = sleep
         self._chance = chance
 
+    @property
+    def answer_by(self) -> float:
+        """Monotonic time in seconds at which the work must end, so that the answer arrives in time."""
+        return self.deadline - ANSWER_SECONDS
+
+    def now(self) -> float:
+        """Monotonic time in seconds."""
+        return self._clock()
+
     def left(self) -> float:
         """Seconds until the deadline; never negative."""
         return max(0.0, self.deadline - self._clock())

@@ -7,13 +7,14 @@ What may pass by itself is tried again until shortly before the kubelet's deadli
 nothing waits for the API server under a lock.
 """
 
+import itertools
 import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
@@ -30,7 +31,7 @@ from dradriver.kube.errors import (
     UnreachableError,
 )
 from dradriver.kubelet import ClaimReference, Failed, Prepared, PreparedDevice
-from dradriver.nvml import NvmlError
+from dradriver.nvml import DriverUnavailable, NvmlError
 from dradriver.observe.logs import about_claim
 from dradriver.observe.metrics import ErrorType, Metrics, MigOperation, Operation
 from dradriver.prepare import partitions
@@ -41,13 +42,13 @@ from dradriver.prepare.errors import (
     BusyError,
     ClaimError,
     ClaimUnreadableError,
-    HardwareError,
     HeldError,
     PrepareError,
+    UnavailableError,
 )
 from dradriver.prepare.locks import Locks, claim_lock, gpu_lock
 from dradriver.prepare.node import Node
-from dradriver.prepare.patience import Patience
+from dradriver.prepare.patience import ANSWER_SECONDS, Patience
 from dradriver.prepare.plan import Plan, PlannedDevice, make_plan
 from dradriver.prepare.records import Made, Record, Records, State
 from dradriver.prepare.recovery import UnrecoverableError, recover
@@ -55,18 +56,23 @@ from dradriver.prepare.recovery import UnrecoverableError, recover
 CLAIM_TIMEOUT: Final = 10.0
 """Seconds that one GET of a claim may take; the kubelet waits 45 s for the whole call."""
 
-UNDO_SECONDS: Final = 5.0
-"""How long a failed attempt tries to undo what it made; what resists stays recorded."""
+UNDO_SECONDS: Final = ANSWER_SECONDS + 0.5
+"""How long a partition in use is tried again with its GPU locked, until others get their turn at the GPU; less what
+is kept of every deadline. What resists stays recorded."""
+
+RECOVER_SECONDS: Final = 5.0
+"""How long making a lost record again waits for others at work on the claim or its GPUs."""
 
 GONE_SECONDS: Final = 10.0
 """How long the claim of a holder must have been gone before its devices are taken from it. The kubelet has been
 seen to unprepare within a second of a forced deletion; whoever has not by then will not."""
 
-PARALLEL: Final = 32
-"""Claims of one call that are worked on at once; an allocation has at most 32 devices."""
+PARALLEL: Final = 64
+"""Claims of calls with several that are worked on at once: more than may wait, so that a new one finds a thread."""
 
-WAITING: Final = 40
-"""Calls that may wait for something to pass; the others are left free for what they wait for, an unprepare."""
+WAITING: Final[Mapping[Operation, int]] = {"prepare": 40, "unprepare": 12}
+"""Claims that may wait for something to pass. The rest of the threads, here and in the kubelet room, is left free for
+what they wait for: mostly an unprepare."""
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 
@@ -143,7 +149,7 @@ class Preparer:
         self._teller = teller or SilentTeller()
         self._hurry = threading.Event()
         self._patience = patience or (lambda deadline: Patience(deadline, sleep=self._hurry.wait))
-        self._waiting = threading.BoundedSemaphore(WAITING)
+        self._waiting = {operation: threading.BoundedSemaphore(most) for operation, most in WAITING.items()}
         self._gone_since: dict[str, float] = {}
         # One for each operation: preparing claims may all be waiting for the unpreparing of others.
         self._pools = {
@@ -153,7 +159,7 @@ class Preparer:
 
     def prepare(self, claims: Sequence[ClaimReference], *, deadline: float) -> Mapping[str, Prepared | Failed]:
         """Make claims ready; every claim gets an answer of its own."""
-        return self._answers("prepare", claims, self._prepare, deadline)
+        return self._answers("prepare", claims, self._attempt, deadline)
 
     def unprepare(self, claims: Sequence[ClaimReference], *, deadline: float) -> Mapping[str, Failed | None]:
         """Undo what was prepared; a claim that is not known is done already."""
@@ -206,7 +212,7 @@ class Preparer:
         with about_claim(namespace=claim.namespace, name=claim.name, uid=claim.uid):
             try:
                 _check_uid(claim)
-                return act(claim, patience)
+                return self._persistently(operation, lambda: act(claim, patience), patience)
             except (PrepareError, CdiError, NvmlError) as error:
                 self._metrics.claim_failed(operation, _error_type(operation, error))
                 _log.warning(f"cannot {operation} claim", error=str(error))
@@ -225,47 +231,50 @@ class Preparer:
 
         Raises:
             PrepareError: the GPUs are not known yet, or another call is at work on the claim.
+            NvmlError: the GPUs cannot be asked now.
         """
-        with self._locks.hold([claim_lock(uid)], time.monotonic() + UNDO_SECONDS):
-            return self._recorded(uid) is not None
+        deadline = time.monotonic() + RECOVER_SECONDS
+        with self._locks.hold([claim_lock(uid)], deadline):
+            self._records.refresh()
+            return self._recorded(uid, deadline) is not None
 
-    def _recorded(self, uid: str) -> Record | None:
+    def _recorded(self, uid: str, deadline: float) -> Record | None:
         """Find the record of a claim; one that was lost is made again from the claim's CDI spec."""
+        path = self._containers.specs.path(uid)
         record = self._records.get(uid)
-        if record is not None or not self._containers.specs.path(uid).exists():
+        if record is not None or not path.exists():
             return record
         try:
-            path = self._containers.specs.path(uid)
             record = recover(path, uid=uid, boot_id=self._boot_id, node=self._known_node())
-            self._records.reserve(record)
+            with self._locks.hold(_gpu_locks(record.plan), deadline):
+                self._records.refresh()
+                self._records.reserve(record)
+                self._written(record)
         except (UnrecoverableError, HeldError) as error:
             _log.warning("a CDI spec without a record does not count", claim_uid=uid, error=str(error))
             return None
-        self._records.write(record)
         _log.warning("the record of a claim was lost, it is made again from its CDI spec", claim_uid=uid)
         return record
 
-    # --- prepare ---------------------------------------------------------------------------------
+    def _written(self, record: Record) -> None:
+        """Write the record of a reservation, or give the reservation up."""
+        try:
+            self._records.write(record)
+        except BaseException:
+            self._records.release(record.plan.uid)
+            raise
 
-    def _prepare(self, claim: ClaimReference, patience: Patience) -> Prepared:
-        attempt = 0
-        while True:
-            try:
-                return self._attempt(claim, patience)
-            except PrepareError as error:
-                if not error.passes or not self._wait(error, patience, attempt):
-                    raise
-            attempt += 1
+    # --- prepare ---------------------------------------------------------------------------------
 
     def _attempt(self, claim: ClaimReference, patience: Patience) -> Prepared:
         started = time.monotonic()
         body = self._get(claim, patience)
-        with self._locks.hold([claim_lock(claim.uid)], patience.deadline):
+        with self._locks.hold([claim_lock(claim.uid)], patience.answer_by):
             self._records.refresh()
-            earlier = self._recorded(claim.uid)
+            earlier = self._recorded(claim.uid, patience.answer_by)
             plan = self._plan(claim, body)
             plans = [plan] if earlier is None else [plan, earlier.plan]
-            with self._locks.hold(_gpu_locks(*plans), patience.deadline):
+            with self._locks.hold(_gpu_locks(*plans), patience.answer_by):
                 self._records.refresh()
                 record = self._current_record(plan, patience)
                 if record is None or not self._is_intact(record):
@@ -276,9 +285,8 @@ class Preparer:
 
     def _get(self, claim: ClaimReference, patience: Patience) -> Mapping[str, Any] | None:
         """Read a claim; None where the API server does not answer and the claim is prepared already."""
-        timeout = min(CLAIM_TIMEOUT, max(0.1, patience.left()))
         try:
-            return self._read(claim, timeout=timeout)
+            return self._read(claim, timeout=_claim_timeout(patience))
         except NotFoundError as error:
             raise ClaimError(
                 f"claim {claim.namespace}/{claim.name} does not exist (any more): delete the pod that uses it"
@@ -315,7 +323,9 @@ class Preparer:
     def _known_node(self) -> Node:
         node = self._node()
         if node is None:
-            raise HardwareError("the GPUs of this node are not known yet: see the plugin's log for what it waits for")
+            raise UnavailableError(
+                "the GPUs of this node are not known yet: see the plugin's log for what it waits for"
+            )
         return node
 
     def _current_record(self, plan: Plan, patience: Patience) -> Record | None:
@@ -362,7 +372,7 @@ class Preparer:
         except (PrepareError, CdiError, NvmlError):
             # A claim that was prepared before has running containers: it is repaired, never torn down.
             if record.state is State.PREPARING:
-                self._try_to_undo(record, patience.at_most(UNDO_SECONDS))
+                self._try_to_undo(record, patience)
             raise
 
     def _begin(self, plan: Plan, node: Node) -> Record:
@@ -376,10 +386,10 @@ class Preparer:
         self._records.reserve(record)
         try:
             partitions.check_free(node.hardware, plan.devices, shared=self._shared(plan))
-            self._records.write(record)
         except BaseException:
             self._records.release(plan.uid)
             raise
+        self._written(record)
         passed(Boundary.PREPARING_RECORDED)
         return record
 
@@ -430,39 +440,53 @@ class Preparer:
 
     def _facts(self, plan: Plan, node: Node) -> dict[str, GpuFacts]:
         """Read what may have changed since the GPUs were offered: minors, and the driver's version."""
-        version = node.hardware.driver_version()
+        try:
+            version = node.hardware.driver_version()
+            minors = {device.gpu_uuid: node.hardware.minor(device.gpu_uuid) for device in plan.devices}
+        except DriverUnavailable as error:
+            raise UnavailableError(f"{plan}: {error}") from error
         return {
-            device.gpu_uuid: GpuFacts(
-                minor=node.hardware.minor(device.gpu_uuid),
-                pci_bus_id=node.gpu(device.gpu_uuid).pci_bus_id,
-                driver_version=version,
-            )
-            for device in plan.devices
+            gpu_uuid: GpuFacts(minor=minor, pci_bus_id=node.gpu(gpu_uuid).pci_bus_id, driver_version=version)
+            for gpu_uuid, minor in minors.items()
         }
 
     # --- waiting ---------------------------------------------------------------------------------
 
-    def _wait(self, error: PrepareError, patience: Patience, attempt: int) -> bool:
-        """Wait for what may pass; False where there is no time, or too many wait already."""
-        if self._hurry.is_set() or not self._waiting.acquire(blocking=False):
+    def _persistently(self, operation: Operation, attempt: Callable[[], T], patience: Patience) -> T:
+        """Try again what may pass, with no lock held meanwhile."""
+        with ExitStack() as seat:
+            for number in itertools.count():
+                try:
+                    return attempt()
+                except (PrepareError, CdiError) as error:
+                    if not error.passes or not self._may_wait(operation, seat, error, number):
+                        raise
+                    if isinstance(error, HeldError):
+                        self._release_if_gone(error.holder, patience)
+                    if not patience.pause(number):
+                        raise
+        raise AssertionError  # unreachable: the count has no end
+
+    def _may_wait(self, operation: Operation, seat: ExitStack, error: Exception, number: int) -> bool:
+        """Take a seat among those that wait, for the rest of the call; False where all are taken, or in a hurry."""
+        if self._hurry.is_set():
             return False
-        try:
-            if attempt == 0:
-                _log.info("waiting for what may pass", error=str(error))
-            if isinstance(error, HeldError):
-                self._release_if_gone(error.holder, patience)
-            return patience.pause(attempt)
-        finally:
-            self._waiting.release()
+        if number == 0:
+            if not self._waiting[operation].acquire(blocking=False):
+                _log.warning("too many claims wait already", error=str(error))
+                return False
+            seat.callback(self._waiting[operation].release)
+            _log.info("waiting for what may pass", error=str(error))
+        return True
 
     def _release_if_gone(self, uid: str, patience: Patience) -> None:
         """Take the devices from a claim that has not existed for a while, if no process uses them."""
         record = self._records.get(uid)
-        if record is None or not record.plan.name or self.why_stale(record.plan) is None:
+        if record is None or not record.plan.name or self.why_stale(record.plan, _claim_timeout(patience)) is None:
             self._gone_since.pop(uid, None)
             return
-        since = self._gone_since.setdefault(uid, time.monotonic())
-        if time.monotonic() - since < GONE_SECONDS or self._is_used(record):
+        since = self._gone_since.setdefault(uid, patience.now())
+        if patience.now() - since < GONE_SECONDS or self.is_used(record):
             return
         _log.warning("the claim that holds the device is gone, releasing it", holder=str(record.plan), holder_uid=uid)
         try:
@@ -472,10 +496,10 @@ class Preparer:
         else:
             self._gone_since.pop(uid, None)
 
-    def why_stale(self, plan: Plan) -> str | None:
+    def why_stale(self, plan: Plan, timeout: float = CLAIM_TIMEOUT) -> str | None:
         """Say why a claim does not need its devices any more; None if it does, or if nobody can say now."""
         try:
-            body = self._read(reference_of(plan), timeout=CLAIM_TIMEOUT)
+            body = self._read(reference_of(plan), timeout=timeout)
         except NotFoundError:
             return "the claim does not exist any more"
         except (ApiError, UnreachableError):
@@ -486,22 +510,25 @@ class Preparer:
             return str(error)
         return None if plan.fits(allocated) else "the claim is allocated to other devices by now"
 
-    def _is_used(self, record: Record) -> bool:
+    def is_used(self, record: Record) -> bool:
+        """Tell whether a process computes on a device that a claim holds; False where NVML cannot say."""
         node = self._node()
         return node is not None and any(
-            partitions.is_used(node.hardware, device, record.made.get(device.device)) for device in record.plan.devices
+            partitions.is_used(node.hardware, device, record.made.get(device.device))
+            for device in record.plan.devices
+            if not device.admin_access
         )
 
     # --- unprepare -------------------------------------------------------------------------------
 
     def _unprepare(self, claim: ClaimReference, patience: Patience) -> None:
-        with self._locks.hold([claim_lock(claim.uid)], patience.deadline):
+        with self._locks.hold([claim_lock(claim.uid)], patience.answer_by):
             self._records.refresh()
-            record = self._recorded(claim.uid)
+            record = self._recorded(claim.uid, patience.answer_by)
             if record is None:
                 self._containers.specs.remove(claim.uid)
                 return
-            with self._locks.hold(_gpu_locks(record.plan), patience.deadline):
+            with self._locks.hold(_gpu_locks(record.plan), patience.answer_by):
                 self._undo(record, patience)
         _log.info("claim unprepared", devices=_names(record.plan))
 
@@ -515,7 +542,7 @@ class Preparer:
     def _undo(self, record: Record, patience: Patience) -> None:
         # After a reboot no partition exists, so neither the GPUs nor their driver are needed.
         if record.boot_id == self._boot_id:
-            self._release(record, patience)
+            self._release(record, patience.at_most(UNDO_SECONDS))
         self._forget(record)
 
     def _release(self, record: Record, patience: Patience) -> None:
@@ -557,6 +584,11 @@ class Preparer:
 def reference_of(plan: Plan) -> ClaimReference:
     """Name the claim of a plan as the kubelet does."""
     return ClaimReference(namespace=plan.namespace, name=plan.name, uid=plan.uid)
+
+
+def _claim_timeout(patience: Patience) -> float:
+    """Seconds that one GET may take, so that there is time left to answer."""
+    return min(CLAIM_TIMEOUT, max(0.1, patience.left() - ANSWER_SECONDS))
 
 
 def _error_type(operation: Operation, error: Exception) -> ErrorType:

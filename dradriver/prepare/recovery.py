@@ -13,7 +13,6 @@ from typing import Any
 from dradriver import api
 from dradriver.gpu.model import MigInstance
 from dradriver.gpu.offer import OfferedDevice
-from dradriver.nvml import NvmlError
 from dradriver.prepare.node import Node
 from dradriver.prepare.plan import Plan, PlannedDevice
 from dradriver.prepare.records import Made, Record, State
@@ -35,6 +34,7 @@ def recover(path: Path, *, uid: str, boot_id: str, node: Node) -> Record:
 
     Raises:
         UnrecoverableError: the spec is damaged, or names devices that the node does not have.
+        NvmlError: the GPUs cannot be asked now; the spec may tell all the same, later.
     """
     try:
         entries = json.loads(path.read_text())["devices"]
@@ -44,7 +44,7 @@ def recover(path: Path, *, uid: str, boot_id: str, node: Node) -> Record:
             devices.append(device)
             if instance is not None:
                 made[device.device] = instance
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, NvmlError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnrecoverableError(f"CDI spec {path} does not tell what was made: {error!r}") from error
     plan = Plan(namespace="", name="", uid=uid, devices=tuple(devices))
     return Record(boot_id=boot_id, state=State.PREPARED, plan=plan, made=made, spec_path=str(path))

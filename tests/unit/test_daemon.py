@@ -38,6 +38,17 @@ def test_a_call_whose_deadline_is_near_is_told_why():
     assert isinstance(Gate().unprepare([CLAIM], deadline=time.monotonic())["u"], Failed)
 
 
+def test_a_call_that_waits_is_answered_when_the_start_fails():
+    gate, answers = Gate(), []
+    caller = threading.Thread(target=lambda: answers.append(gate.prepare([CLAIM], deadline=time.monotonic() + 45)))
+    caller.start()
+    gate.close()
+    caller.join(30)
+    assert isinstance(answers[0]["u"], Failed)
+    gate.open(Handler())
+    assert isinstance(gate.prepare([CLAIM], deadline=time.monotonic() + 45)["u"], Failed)
+
+
 def run(*arguments, **environment):
     inherited = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME")}
     return subprocess.run(

@@ -44,14 +44,55 @@ def test_without_a_hook_the_names_programs_load_are_mounts_of_their_own(root):
     assert found["/usr/lib/x86_64-linux-gnu/libcuda.so"] == target
 
 
-def test_with_a_hook_the_hook_makes_them(root):
-    edits = driver_edits(root, driver_version=VERSION, hook="/usr/bin/nvidia-cdi-hook")
+def test_without_a_hook_every_loader_finds_the_libraries(root, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    found = mounts(driver_edits(root, driver_version=VERSION))
+    target = f"/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"
+    assert found["/usr/lib64/libcuda.so.1"] == found["/usr/lib/x86_64-linux-gnu/libcuda.so.1"] == target
+
+
+def hooks(root, version):
+    """The hooks that are chosen where the installed program says it is of this version."""
+    program = root.here / "usr/bin/nvidia-cdi-hook"
+    program.write_text(f"#!/bin/sh\necho NVIDIA Container Toolkit CDI Hook version {version}\n")
+    program.chmod(0o755)
+    edits = driver_edits(root, driver_version=VERSION, hook=root.on_host(program))
     assert "/usr/lib/x86_64-linux-gnu/libcuda.so.1" not in mounts(edits)
-    links, compat, cache = (hook.args[1:] for hook in edits.hooks)
-    assert links[0] == "create-symlinks"
-    assert f"libcuda.so.{VERSION}::/usr/lib/x86_64-linux-gnu/libcuda.so.1" in links
-    assert compat == ("enable-cuda-compat", f"--host-driver-version={VERSION}")
-    assert cache == ("update-ldcache", "--folder", "/usr/lib/x86_64-linux-gnu")
+    return {hook.args[1]: hook.args[2:] for hook in edits.hooks}
+
+
+def test_with_a_hook_the_hook_makes_them(root):
+    found = hooks(root, "1.18.2")
+    assert f"libcuda.so.{VERSION}::/usr/lib/x86_64-linux-gnu/libcuda.so.1" in found["create-symlinks"]
+    assert found["enable-cuda-compat"] == (f"--host-driver-version={VERSION}",)
+    assert found["disable-device-node-modification"] == ()
+    assert found["update-ldcache"] == ("--folder", "/usr/lib/x86_64-linux-gnu")
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [
+        ("1.14.4", {"create-symlinks", "update-ldcache"}),
+        ("odd", {"create-symlinks", "update-ldcache"}),
+        ("1.17.5", {"create-symlinks", "enable-cuda-compat", "update-ldcache"}),
+    ],
+)
+def test_only_hooks_that_the_installed_program_knows_are_named(root, version, known):
+    assert set(hooks(root, version)) == known
+
+
+def test_a_hook_that_cannot_be_run_from_here_gets_what_every_version_knows(root):
+    edits = driver_edits(root, driver_version=VERSION, hook="/usr/local/nvidia/toolkit/nvidia-cdi-hook")
+    assert [hook.args[1] for hook in edits.hooks] == ["create-symlinks", "update-ldcache"]
+
+
+def test_a_program_that_is_an_absolute_link_is_found_in_the_root(root):
+    (root.here / "usr/bin/nvidia-smi").unlink()
+    (root.here / "etc/alternatives").mkdir(parents=True)
+    (root.here / "etc/alternatives/nvidia-smi").write_text("")
+    (root.here / "usr/bin/nvidia-smi").symlink_to("/etc/alternatives/nvidia-smi")
+    found = mounts(driver_edits(root, driver_version=VERSION))
+    assert found["/usr/bin/nvidia-smi"] == "/run/nvidia/driver/etc/alternatives/nvidia-smi"
 
 
 def test_another_drivers_libraries_are_left_out(root):

@@ -114,6 +114,19 @@ def test_an_instance_without_compute_instance_is_not_offered():
     assert names(offer([replace(gpu, instances=(bare,))], mig="static")) == []
 
 
+def test_an_instance_cut_into_several_compute_instances_is_not_offered():
+    gpu = gpus("1xh100-80gb", mig="on")[0]
+    parts = tuple(replace(instance(gpu.profile(9), 0), uuid=f"MIG-{i}", compute_slices=1) for i in range(3))
+    whole = replace(instance(gpu.profile(9), 4), uuid="MIG-4", compute_slices=3)
+    assert names(offer([replace(gpu, instances=(*parts, whole))], mig="static")) == ["gpu-0-mig-3g40gb-9-4"]
+
+
+def test_a_name_longer_than_an_attribute_is_cut():
+    made = offer([replace(gpus("1xt4")[0], product_name="NVIDIA " + "ü" * 60)])
+    validate(layout(made.pool))
+    assert len(devices(made)[0].attributes["productName"].encode()) == 63
+
+
 def test_off_offers_no_gpu_in_mig_mode():
     assert names(offer(gpus("1xh100-80gb", mig="on"), mig="off")) == []
     assert names(offer(gpus("1xh100-80gb"), mig="off")) == ["gpu-0"]

@@ -150,7 +150,7 @@ def test_a_message_that_is_no_utf8_is_escaped():
 
 
 def test_failures_are_logged_with_the_claims_fields(caplog):
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.DEBUG, logger="dradriver.kubelet"):
         prepare({"uid-1": Failed("busy")}, claim(1))
     (record,) = caplog.records
     assert (record.claim_namespace, record.claim_name, record.claim_uid) == ("team", "claim-1", "uid-1")

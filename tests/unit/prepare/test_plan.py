@@ -116,6 +116,19 @@ def test_configs_that_are_not_understood_name_the_path(parameters, problem):
         make_plan(claim("gpu-0", config=[opaque(parameters)]), OFFER)
 
 
+MPS = config(sharing={"strategy": "MPS"})
+
+
+def test_the_last_config_that_covers_a_device_decides():
+    make_plan(claim("gpu-0", config=[opaque(MPS, source="FromClass"), opaque(config())]), OFFER)
+    with pytest.raises(PlanError, match="not supported"):
+        make_plan(claim("gpu-0", config=[opaque(config(), source="FromClass"), opaque(MPS)]), OFFER)
+
+
+def test_a_config_that_covers_nothing_of_ours_does_not_count():
+    make_plan(claim("gpu-0", config=[opaque(MPS, requests=["nic"])]), OFFER)
+
+
 def test_a_config_of_another_driver_is_none_of_ours():
     make_plan(claim("gpu-0", config=[opaque({"odd": 1}, driver="nic.example.com")]), OFFER)
 

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import threading
 import time
@@ -8,6 +9,8 @@ from doubles.preparing import allocation
 
 from dradriver.kube.errors import ForbiddenError, UnreachableError
 from dradriver.kubelet import ClaimReference, Failed, Prepared
+from dradriver.prepare import boundaries
+from dradriver.prepare.boundaries import Boundary
 from dradriver.prepare.locks import claim_lock
 from dradriver.prepare.records import State
 
@@ -490,6 +493,240 @@ def test_a_call_past_its_deadline_is_refused_as_busy(node):
         answer = node.prepare(claim, seconds=0.05)
     assert "busy with another call" in answer.message
     assert isinstance(node.prepare(claim), Prepared)
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def kill_at():
+    """End the process at a boundary: whatever is left to do is not done."""
+
+    def at(wanted):
+        def hook(boundary):
+            if boundary is wanted:
+                boundaries.watch(None)
+                raise KilledError(boundary)
+
+        boundaries.watch(hook)
+
+    yield at
+    boundaries.watch(None)
+
+
+MAKING = [
+    Boundary.RECORD_TEMPORARY_WRITTEN,
+    Boundary.PREPARING_RECORDED,
+    Boundary.MODE_SWITCHED_ON,
+    Boundary.GPU_INSTANCE_CREATED,
+    Boundary.COMPUTE_INSTANCE_CREATED,
+    Boundary.SPEC_WRITTEN,
+    Boundary.PREPARED_RECORDED,
+]
+UNDOING = [
+    Boundary.UNPREPARING_RECORDED,
+    Boundary.COMPUTE_INSTANCE_DESTROYED,
+    Boundary.GPU_INSTANCE_DESTROYED,
+    Boundary.MODE_SWITCHED_OFF,
+    Boundary.SPEC_REMOVED,
+    Boundary.RECORD_REMOVED,
+]
+
+
+@pytest.mark.parametrize("boundary", MAKING)
+@pytest.mark.parametrize("then", ["again", "undone"])
+def test_a_prepare_killed_at_any_boundary_is_finished_or_undone(node, kill_at, boundary, then):
+    claim = node.allocate(ONE_G(0))
+    kill_at(boundary)
+    with pytest.raises(KilledError):
+        node.prepare(claim)
+    node.restart()
+    if then == "again":
+        assert isinstance(node.prepare(claim), Prepared)
+        assert node.instances() == [(0, 19, 0)]
+    assert node.unprepare(claim) is None
+    assert node.is_clean()
+
+
+@pytest.mark.parametrize("boundary", UNDOING)
+@pytest.mark.parametrize("then", ["again", "prepared"])
+def test_an_unprepare_killed_at_any_boundary_is_finished(node, kill_at, boundary, then):
+    claim = node.allocate(ONE_G(0))
+    node.prepare(claim)
+    kill_at(boundary)
+    with pytest.raises(KilledError):
+        node.unprepare(claim)
+    node.restart()
+    if then == "prepared":
+        assert isinstance(node.prepare(claim), Prepared)
+        assert node.instances() == [(0, 19, 0)]
+    assert node.unprepare(claim) is None
+    assert node.is_clean()
+
+
+REPAIRING = [
+    Boundary.RECORD_TEMPORARY_WRITTEN,
+    Boundary.PREPARING_RECORDED,
+    Boundary.GPU_INSTANCE_CREATED,
+    Boundary.COMPUTE_INSTANCE_CREATED,
+    Boundary.SPEC_WRITTEN,
+]
+
+
+@pytest.mark.parametrize("boundary", REPAIRING)
+def test_a_repair_killed_at_any_boundary_leaks_nothing(node, kill_at, boundary):
+    claim = node.allocate(ONE_G(0))
+    node.prepare(claim)
+    node.simulate("instance", "destroy", "--gpu", "0", "--all")
+    kill_at(boundary)
+    with pytest.raises(KilledError):
+        node.prepare(claim)
+    node.restart()
+    assert node.unprepare(claim) is None
+    assert node.is_clean()
+
+
+def test_a_repair_that_fails_leaks_nothing(node):
+    claim = node.allocate(ONE_G(0))
+    node.prepare(claim)
+    node.simulate("instance", "destroy", "--gpu", "0", "--all")
+    for library in (node.root / "usr/lib/x86_64-linux-gnu").glob("libcuda.so.*"):
+        library.unlink()
+    node.restart()
+    refused(node, claim)
+    assert node.unprepare(claim) is None
+    assert node.is_clean()
+
+
+def test_a_repair_stops_at_somebody_elses_instance(node):
+    claim = node.allocate(ONE_G(0))
+    node.prepare(claim)
+    node.simulate("instance", "destroy", "--gpu", "0", "--all")
+    node.simulate("instance", "create", "3g.40gb", "--gpu", "0", "--start", "0")
+    assert "which this driver did not make" in refused(node, claim)
+    assert node.unprepare(claim) is None
+    assert node.instances() == [(0, 9, 0)]
+
+
+def test_an_instance_that_is_not_ours_any_more_is_not_destroyed(node):
+    claim = node.allocate(ONE_G(0))
+    node.prepare(claim)
+    node.simulate("instance", "destroy", "--gpu", "0", "--all")
+    node.simulate("instance", "create", "1g.10gb", "--gpu", "0", "--start", "0")
+    assert node.unprepare(claim) is None
+    assert node.instances() == [(0, 19, 0)]
+
+
+def test_a_record_of_an_earlier_boot_holds_nothing(node):
+    node.prepare(node.allocate("gpu-0"))
+    node.simulate("reboot")
+    node.restart()
+    assert isinstance(node.prepare(node.allocate(ONE_G(0))), Prepared)
+
+
+def test_a_spec_that_names_a_missing_file_is_written_again(node):
+    claim = node.allocate("gpu-0")
+    node.prepare(claim)
+    node.simulate("driver-reload", "--version", "590.10.01")
+    node.restart()
+    assert isinstance(node.prepare(claim), Prepared)
+    text = json.dumps(spec(node, claim))
+    assert "libcuda.so.590.10.01" in text
+    assert "580.105.08" not in text
+
+
+def test_a_damaged_spec_is_written_again(node):
+    claim = node.allocate("gpu-0")
+    node.prepare(claim)
+    before = spec(node, claim)
+    (node.cdi / f"k8s.gpu.nvidia.com-claim_{claim.uid}.json").write_text("{")
+    node.prepare(claim)
+    assert spec(node, claim) == before
+
+
+def test_a_path_that_vanished_keeps_a_claim_from_being_called_prepared(node):
+    node.prepare(node.allocate("gpu-1"))
+    next((node.root / "usr/lib/x86_64-linux-gnu").glob("libnvidia-ptxjitcompiler.so.5*")).unlink()
+    assert "is gone from the host" in refused(node, node.allocate("gpu-0"))
+    # It is noticed that files changed, and what is there now is found anew.
+    assert isinstance(node.prepare(node.allocate("gpu-0")), Prepared)
+
+
+def test_admin_access_to_a_whole_gpu_leaves_its_mig_mode_alone(node):
+    node.prepare(node.allocate(ONE_G(0)))
+    gpu = node.node.offer.devices["gpu-0"].gpu.uuid
+    assert isinstance(node.prepare(node.allocate("gpu-0", adminAccess=True)), Prepared)
+    assert node.nvml.mig_mode(gpu).current
+
+
+def test_one_device_twice_in_a_claim_is_refused(node):
+    assert "is allocated twice" in refused(node, node.allocate("gpu-0", "gpu-0"))
+
+
+class OneAtATime:
+    """Hardware that fails a test when two calls change one GPU at the same time."""
+
+    def __init__(self, hardware):
+        self._hardware = hardware
+        self._busy = set()
+        self._guard = threading.Lock()
+        self.collisions = []
+
+    def __getattr__(self, name):
+        call = getattr(self._hardware, name)
+        if not name.startswith(("create", "destroy", "set")):
+            return call
+
+        def guarded(gpu_uuid, **arguments):
+            with self._guard:
+                if gpu_uuid in self._busy:
+                    self.collisions.append(name)
+                self._busy.add(gpu_uuid)
+            try:
+                time.sleep(0.002)
+                return call(gpu_uuid, **arguments)
+            finally:
+                with self._guard:
+                    self._busy.discard(gpu_uuid)
+
+        return guarded
+
+
+def test_changes_of_one_gpu_are_made_one_after_another(node):
+    node.node.hardware = hardware = OneAtATime(node.nvml)
+    moved = node.allocate(ONE_G(0))
+    node.prepare(moved)
+    node.claims["ns", moved.name]["status"]["allocation"] = allocation("gpu-1-mig-1g10gb-19-0")
+    claims = [node.allocate(ONE_G(start)) for start in range(1, 6)]
+    threads = [threading.Thread(target=node.prepare, args=(claim,)) for claim in (moved, *claims)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert hardware.collisions == []
+    assert len(node.instances()) == 6
+    threads = [threading.Thread(target=node.unprepare, args=(claim,)) for claim in (moved, *claims)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert hardware.collisions == []
+    assert node.is_clean()
+
+
+def test_a_record_is_on_disk_before_the_first_change(node, monkeypatch):
+    synced = []
+    monkeypatch.setattr("os.fsync", lambda descriptor, real=os.fsync: (synced.append(descriptor), real(descriptor)))
+    seen = []
+    create = node.nvml.create_gpu_instance
+    monkeypatch.setattr(
+        node.nvml, "create_gpu_instance", lambda *a, **k: (seen.append(len(synced)), create(*a, **k))[1]
+    )
+    claim = node.allocate(ONE_G(0))
+    node.prepare(claim)
+    assert seen == [2]  # the record, and the folder it lies in
+    assert len(synced) == 4
 
 
 def test_prepared_devices_are_counted(node):
