@@ -41,7 +41,7 @@ test-pythons: setup ## Run the unit tests on every newer Python this machine has
 	@for version in $(OTHER_PYTHONS); do \
 	  python=$$($(UV) python find --no-project $$version 2>/dev/null) || { echo "Python $$version is not here: not tested"; continue; }; \
 	  echo "== unit tests on $$($$python --version)"; \
-	  UV_PROJECT_ENVIRONMENT=$(VENV)-$$version $(UV) sync --locked --quiet --python "$$python"; \
+	  UV_PROJECT_ENVIRONMENT=$(VENV)-$$version $(UV) sync --locked --quiet --compile-bytecode --python "$$python"; \
 	  $(VENV)-$$version/bin/pytest -q -m 'not node and not control_plane'; \
 	done
 
@@ -61,14 +61,14 @@ proto: setup ## Generate dradriver/proto from proto/
 	$(VENV)/bin/python hack/proto
 
 bench: setup ## Measure and print; asserts nothing
-	$(VENV)/bin/python -m bench
+	PYTHONPATH=tests $(VENV)/bin/python -m bench
 
 clean: ## Remove what was made in this folder; the cache of built programs stays
 	rm -rf $(VENV) $(VENV)-3.* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
 
 $(VENV)/.synced: pyproject.toml uv.lock $(UV)
 	@echo "installing the Python packages of the project"
-	@$(UV) sync --locked --quiet --python "$$(command -v $(PYTHON))"
+	@$(UV) sync --locked --quiet --compile-bytecode --python "$$(command -v $(PYTHON))"
 	@touch $@
 
 $(UV):

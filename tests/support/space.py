@@ -1,0 +1,104 @@
+"""A namespace of one test: what it makes, waits for and removes there."""
+
+import re
+from pathlib import Path
+
+from support.server import Body, Server
+from support.waiting import wait_for
+
+
+class Space:
+    """One namespace.
+
+    Args:
+        server: where.
+        name: of a namespace that does not exist yet.
+        labels: of the namespace.
+    """
+
+    def __init__(self, server: Server, name: str, *, labels: dict[str, str] | None = None) -> None:
+        self.server = server
+        self.name = name
+        server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}})
+
+    def add(self, *bodies: Body) -> None:
+        """Create objects."""
+        for body in bodies:
+            self.server.create(body, namespace=self.name)
+
+    def apply(self, file: Path) -> list[str]:
+        """Create what a file says, as a user would; gives the names of its pods."""
+        self.server.kubectl("apply", "-n", self.name, "-f", str(file))
+        return [pod["metadata"]["name"] for pod in self.pods()]
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def running(self, *names: str) -> list[Body]:
+        """Wait until all containers of pods are ready; gives the pods."""
+        return [wait_for(lambda name=name: self._ready(name), f"pod {name} to run", state=self.story) for name in names]
+
+    def _ready(self, name: str) -> Body | None:
+        pod = self.pod(name)
+        containers = pod["status"].get("containerStatuses", [{}])
+        return pod if all(each.get("ready") for each in containers) else None
+
+    def unschedulable(self, name: str) -> str:
+        """Wait until the scheduler has found no place for a pod; gives its reason."""
+
+        def refused() -> str | None:
+            found = [each for each in self.pod(name)["status"].get("conditions", ()) if each["type"] == "PodScheduled"]
+            return next((each["message"] for each in found if each["status"] == "False"), None)
+
+        return str(wait_for(refused, f"pod {name} to be refused by the scheduler", state=self.story))
+
+    def event(self, name: str, reason: str, pattern: str) -> str:
+        """Wait for an event of a pod; gives its message.
+
+        Raises:
+            AssertionError: none of that reason matches the pattern.
+        """
+
+        def told() -> list[str]:
+            events = self.server.list("Event", namespace=self.name, fieldSelector=f"involvedObject.name={name}")
+            return [str(each["message"]) for each in events if each["reason"] == reason]
+
+        messages = wait_for(told, f"an event {reason} of pod {name}", state=self.story)
+        assert any(re.search(pattern, message) for message in messages), f"{pattern!r} not in {messages}"
+        return messages[0]
+
+    def gone(self, *names: str) -> None:
+        """Wait until pods are gone; the kubelet has unprepared their claims by then."""
+        for name in names:
+            wait_for(
+                lambda name=name: self.server.find("Pod", name, namespace=self.name) is None,
+                f"pod {name} to be gone",
+                state=self.story,
+            )
+
+    # --- asking and removing ---------------------------------------------------------------------
+
+    def pod(self, name: str) -> Body:
+        return self.server.get("Pod", name, namespace=self.name)
+
+    def pods(self) -> list[Body]:
+        return self.server.list("Pod", namespace=self.name)
+
+    def claim(self, name: str) -> Body:
+        return self.server.get("ResourceClaim", name, namespace=self.name)
+
+    def delete(self, *names: str) -> None:
+        """Delete pods as `kubectl delete --now` does, and wait until they are gone."""
+        for name in names:
+            self.server.delete("Pod", name, namespace=self.name, grace=1)
+        self.gone(*names)
+
+    def clear(self) -> None:
+        """Remove pods and claims, then the namespace, whose end nobody waits for."""
+        self.delete(*(pod["metadata"]["name"] for pod in self.pods()))
+        self.server.delete("Namespace", self.name)
+
+    def story(self) -> str:
+        """Pods and events, for people."""
+        pods = self.server.kubectl("get", "pods", "-n", self.name, "-o", "wide", check=False)
+        events = self.server.kubectl("events", "-n", self.name, check=False)
+        return f"\n{pods}\n{events}"
