@@ -22,8 +22,9 @@ from dradriver.proto.dra_v1_pb2 import (
 
 _log = logging.getLogger(__name__)
 
-WORKERS: Final = 16
-"""The kubelet prepares pods in parallel; a node has up to 16 GPUs, and one GPU's changes are serial anyway."""
+WORKERS: Final = 64
+"""The kubelet prepares pods in parallel, and a call may wait long for what another one frees: the threads suffice for
+all that the handler lets wait and a dozen at work. They are made when needed; all 64 at once take 1 MiB."""
 
 _SERVICES: Final = ("k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin")
 

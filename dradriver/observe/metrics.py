@@ -130,6 +130,10 @@ class Metrics:
         """Count a MIG instance created or destroyed, or the attempt."""
         self._mig[operation, "error" if failed else "ok"].inc()
 
+    def set_foreign_instances(self, count: int) -> None:
+        """Set how many MIG instances this driver has no record of; each takes the place of a partition of ours."""
+        self._foreign.set(count)
+
     def succeeded(self, loop: str) -> None:
         """Note that a loop has done its work just now. Loops are few and their names fixed in the code."""
         self._last_success.labels(loop).set(self._wall_clock())
@@ -170,6 +174,11 @@ class Metrics:
             "dradriver_mig_operations_total",
             "MIG instances created and destroyed.",
             ["operation", "result"],
+            registry=self.registry,
+        )
+        self._foreign = Gauge(
+            "dradriver_foreign_mig_instances",
+            "MIG instances that this driver has no record of, where it makes partitions.",
             registry=self.registry,
         )
         self._prepared = {kind: prepared.labels(node, driver, kind) for kind in DEVICE_TYPES}

@@ -1,8 +1,8 @@
 """Compares records, claims, MIG instances and CDI specs, at the start and every minute, and mends what differs.
 
 The kubelet unprepares what it remembers. What it forgot, what a crash left, and what others did to the GPUs is
-found here. Nothing is taken from a claim at the first look: an API server that is slow, or a kubelet that is about
-to unprepare, gets a grace time.
+found here. Nothing is taken from a claim at the first look, nor while processes use it: an API server that is slow, or
+a kubelet that is about to unprepare, gets a grace time.
 """
 
 import random
@@ -18,13 +18,15 @@ import structlog
 from dradriver.cdi.errors import CdiError
 from dradriver.cdi.files import SpecFolder
 from dradriver.gpu.model import MigInstance
+from dradriver.kube import KubeError
 from dradriver.nvml import NvmlError
 from dradriver.observe.metrics import Metrics
+from dradriver.prepare import partitions
 from dradriver.prepare.errors import PrepareError
 from dradriver.prepare.locks import Locks, claim_lock, gpu_lock
 from dradriver.prepare.node import Node
 from dradriver.prepare.preparer import Preparer, reference_of
-from dradriver.prepare.records import Record, Records, State
+from dradriver.prepare.records import Made, Record, Records, State
 
 INTERVAL_SECONDS: Final = 60.0
 GRACE_SECONDS: Final = 60.0
@@ -107,6 +109,7 @@ class Reconciler:
     _thread: threading.Thread | None = None
     _stale_since: dict[str, float] = field(default_factory=dict)
     _told: set[object] = field(default_factory=set)
+    _claims: Mapping[str, tuple[str, str]] | None = None
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -132,42 +135,67 @@ class Reconciler:
 
     def round(self) -> None:
         """Compare once, and mend. Failures concern one claim or GPU and are logged."""
+        self._claims = None
         self.around.records.refresh()
-        self.recover_records()
-        for record in self.around.records.all():
+        for uid in self.recover_records():
+            self._guarded(f"CDI spec of claim UID {uid}", lambda uid=uid: self._remove_orphan(uid))  # type: ignore[misc]
+        records = self.around.records.all()
+        self._stale_since = {uid: self._stale_since[uid] for uid in _uids(records) & self._stale_since.keys()}
+        for record in records:
             self._guarded(str(record.plan), lambda record=record: self._compare_with_claim(record))  # type: ignore[misc]
-        node = self.around.node()
-        if node is None:
-            return
-        for gpu_uuid in node.gpus:
-            self._guarded(gpu_uuid, lambda gpu_uuid=gpu_uuid: self._compare_with_gpu(node, gpu_uuid))  # type: ignore[misc]
+        self._compare_with_hardware()
 
     def _guarded(self, what: str, act: Callable[[], None]) -> None:
         try:
             act()
-        except (PrepareError, CdiError, NvmlError) as error:
+        except (PrepareError, CdiError, NvmlError, KubeError) as error:
             _log.warning("cannot be compared now", what=what, error=str(error))
 
     # --- records and specs -----------------------------------------------------------------------
 
-    def recover_records(self) -> None:
+    def recover_records(self) -> frozenset[str]:
         """Make records again that are damaged or lost, from the CDI specs of their claims.
 
         To be called once before the kubelet's calls are answered: an unprepare that finds no record has
         nothing to undo.
-        """
-        known = {record.plan.uid for record in self.around.records.all()}
-        lost = self.around.specs.identities() | self.around.records.quarantined.keys()
-        for uid in sorted(lost - known):
-            self._guarded(f"claim UID {uid}", lambda uid=uid: self._recover(uid))  # type: ignore[misc]
 
-    def _recover(self, uid: str) -> None:
+        Returns:
+            The UIDs whose specs do not tell what was made.
+        """
+        try:
+            lost = self.around.specs.identities() | self.around.records.quarantined.keys()
+        except CdiError as error:
+            _log.warning("lost records cannot be looked for now", error=str(error))
+            return frozenset()
+        hopeless: set[str] = set()
+        for uid in sorted(lost - _uids(self.around.records.all())):
+            self._guarded(f"claim UID {uid}", lambda uid=uid: self._recover(uid, hopeless))  # type: ignore[misc]
+        return frozenset(hopeless)
+
+    def _recover(self, uid: str, hopeless: set[str]) -> None:
         recovered = self.preparer.recover(uid)
         damaged = self.around.records.quarantined.pop(uid, None)
         if damaged is not None:
             self.reporter.damaged_record(uid, damaged, recovered=recovered)
         if not recovered:
-            self.around.specs.remove(uid)
+            hopeless.add(uid)
+
+    def _remove_orphan(self, uid: str) -> None:
+        """Remove a spec without a record, but not while its claim exists: a container that restarts needs it."""
+        if uid in self._existing():
+            _log.warning("a CDI spec has no record, and cannot be told what it stands for", claim_uid=uid)
+            return
+        with self.around.locks.hold([claim_lock(uid)], self.clock() + CALL_SECONDS):
+            self.around.records.refresh()
+            if self.around.records.get(uid) is None:
+                self.around.specs.remove(uid)
+
+    def _existing(self) -> Mapping[str, tuple[str, str]]:
+        """Map the UIDs of all claims to namespace and name; asked for once in a round, and seldom at all."""
+        if self._claims is None:
+            metadata = [claim["metadata"] for claim in self.claims()]
+            self._claims = {entry["uid"]: (entry["namespace"], entry["name"]) for entry in metadata}
+        return self._claims
 
     # --- records and claims ----------------------------------------------------------------------
 
@@ -179,25 +207,32 @@ class Reconciler:
             self._stale_since.pop(record.plan.uid, None)
             return
         since = self._stale_since.setdefault(record.plan.uid, self.clock())
-        if self.clock() - since < GRACE_SECONDS:
+        if self.clock() - since < GRACE_SECONDS or self._is_used(record, cause):
             return
-        self.reporter.stale_claim(record, cause)
         answers = self.preparer.unprepare([reference_of(record.plan)], deadline=self.clock() + CALL_SECONDS)
         if answers[record.plan.uid] is None:
             self._stale_since.pop(record.plan.uid, None)
+            self.reporter.stale_claim(record, cause)
+
+    def _is_used(self, record: Record, cause: str) -> bool:
+        """Tell whether processes still compute on a device that nobody holds by right: who came next would share it."""
+        if record.boot_id != self.around.boot_id or not self.preparer.is_used(record):
+            return False
+        _log.warning("devices are still in use, not released", claim=str(record.plan), cause=cause)
+        return True
 
     def _named(self, record: Record) -> Record:
         """Find the claim of a recovered record, which knows its UID only."""
-        for claim in self.claims():
-            metadata = claim.get("metadata") or {}
-            if metadata.get("uid") == record.plan.uid:
-                plan = replace(record.plan, namespace=metadata["namespace"], name=metadata["name"])
-                named = replace(record, plan=plan)
-                with self.around.locks.hold([claim_lock(plan.uid)], self.clock() + CALL_SECONDS):
-                    if self.around.records.get(plan.uid) == record:
-                        self.around.records.write(named)
-                return named
-        return record
+        uid = record.plan.uid
+        if uid not in self._existing():
+            return record
+        namespace, name = self._existing()[uid]
+        named = replace(record, plan=replace(record.plan, namespace=namespace, name=name))
+        with self.around.locks.hold([claim_lock(uid)], self.clock() + CALL_SECONDS):
+            self.around.records.refresh()
+            if self.around.records.get(uid) == record:
+                self.around.records.write(named)
+        return named
 
     def _why_stale(self, record: Record) -> str | None:
         """Say why a claim does not need its devices any more; None if it does, or nobody can say."""
@@ -207,31 +242,43 @@ class Reconciler:
 
     # --- records and hardware --------------------------------------------------------------------
 
-    def _compare_with_gpu(self, node: Node, gpu_uuid: str) -> None:
-        if not self.around.makes_partitions:
+    def _compare_with_hardware(self) -> None:
+        node = self.around.node()
+        if node is None:
             return
+        foreign: list[MigInstance] = []
+        for gpu_uuid in node.gpus:
+            self._guarded(gpu_uuid, lambda gpu_uuid=gpu_uuid: foreign.extend(self._compare_with_gpu(node, gpu_uuid)))  # type: ignore[misc]
+        self.metrics.set_foreign_instances(len(foreign))
+
+    def _compare_with_gpu(self, node: Node, gpu_uuid: str) -> list[MigInstance]:
+        """Compare one GPU's instances with the records; returns the foreign ones that stay."""
         with self.around.locks.hold([gpu_lock(gpu_uuid)], self.clock() + CALL_SECONDS):
             self.around.records.refresh()
             records = self.around.records.all()
             instances = node.hardware.instances(gpu_uuid)
-            unknown = [instance for instance in instances if not _is_recorded(records, gpu_uuid, instance)]
-            for instance in unknown:
-                self._report_unknown(node, gpu_uuid, instance)
+            foreign = self._foreign(records, gpu_uuid, instances)
+            reclaimed = [one for one in foreign if self.around.reclaim and _reclaim(node, gpu_uuid, one)]
+            if reclaimed and not node.gpu(gpu_uuid).mig_needs_reset:
+                partitions.switch_off_when_empty(node.hardware, gpu_uuid)
+        for instance in foreign:
+            self._report_foreign(gpu_uuid, instance, reclaimed=instance in reclaimed)
         for record in records:
             self._report_lost(record, gpu_uuid, instances)
+        return [instance for instance in foreign if instance not in reclaimed]
 
-    def _report_unknown(self, node: Node, gpu_uuid: str, instance: MigInstance) -> None:
-        if self.around.reclaim:
-            if instance.compute_instance_id is not None:
-                node.hardware.destroy_compute_instance(
-                    gpu_uuid,
-                    gpu_instance_id=instance.gpu_instance_id,
-                    compute_instance_id=instance.compute_instance_id,
-                )
-            node.hardware.destroy_gpu_instance(gpu_uuid, gpu_instance_id=instance.gpu_instance_id)
+    def _foreign(
+        self, records: tuple[Record, ...], gpu_uuid: str, instances: tuple[MigInstance, ...]
+    ) -> list[MigInstance]:
+        if not self.around.makes_partitions:
+            return []
+        ours = [record for record in records if record.boot_id == self.around.boot_id]
+        return [instance for instance in instances if not _is_recorded(ours, gpu_uuid, instance)]
+
+    def _report_foreign(self, gpu_uuid: str, instance: MigInstance, *, reclaimed: bool) -> None:
         self._once(
-            ("foreign", gpu_uuid, instance),
-            lambda: self.reporter.foreign_instance(gpu_uuid, instance, reclaimed=self.around.reclaim),
+            ("foreign", gpu_uuid, instance, reclaimed),
+            lambda: self.reporter.foreign_instance(gpu_uuid, instance, reclaimed=reclaimed),
         )
 
     def _report_lost(self, record: Record, gpu_uuid: str, instances: tuple[MigInstance, ...]) -> None:
@@ -252,11 +299,37 @@ class Reconciler:
             tell()
 
 
+def _uids(records: Iterable[Record]) -> frozenset[str]:
+    return frozenset(record.plan.uid for record in records)
+
+
+def _reclaim(node: Node, gpu_uuid: str, instance: MigInstance) -> bool:
+    try:
+        if instance.compute_instance_id is not None:
+            node.hardware.destroy_compute_instance(
+                gpu_uuid,
+                gpu_instance_id=instance.gpu_instance_id,
+                compute_instance_id=instance.compute_instance_id,
+            )
+        node.hardware.destroy_gpu_instance(gpu_uuid, gpu_instance_id=instance.gpu_instance_id)
+    except NvmlError as error:
+        _log.warning("a foreign MIG instance cannot be destroyed now", gpu=gpu_uuid, error=str(error))
+        return False
+    return True
+
+
 def _is_recorded(records: Iterable[Record], gpu_uuid: str, instance: MigInstance) -> bool:
     return any(
         device.gpu_uuid == gpu_uuid
+        and not device.admin_access
         and device.profile_id == instance.profile_id
         and device.placement == instance.placement
+        and _may_be(record.made.get(device.device), instance)
         for record in records
         for device in record.plan.devices
     )
+
+
+def _may_be(made: Made | None, instance: MigInstance) -> bool:
+    """Tell whether an instance at the right place is what was made; what was begun only has no UUID yet."""
+    return made is None or instance.uuid in {None, made.uuid}
