@@ -464,8 +464,23 @@ class Preparer:
                     if isinstance(error, HeldError):
                         self._release_if_gone(error.holder, patience)
                     if not patience.pause(number):
-                        raise
+                        raise self._with_pods(error) from error
         raise AssertionError  # unreachable: the count has no end
+
+    def _with_pods(self, error: PrepareError | CdiError) -> PrepareError | CdiError:
+        """Name the pods that a holder's claim is for: it is they who have to end."""
+        record = self._records.get(error.holder) if isinstance(error, HeldError) else None
+        if record is None or not record.plan.name:
+            return error
+        try:
+            body = self._read(reference_of(record.plan), timeout=ANSWER_SECONDS / 2)
+        except (ApiError, UnreachableError):
+            return error
+        users = (body.get("status") or {}).get("reservedFor") or ()
+        names = [f"{record.plan.namespace}/{user['name']}" for user in users if user.get("resource") == "pods"]
+        if not names or body["metadata"].get("uid") != record.plan.uid:
+            return error
+        return HeldError(f"{error}; it is reserved for pod {', '.join(names)}", holder=record.plan.uid)
 
     def _may_wait(self, operation: Operation, seat: ExitStack, error: Exception, number: int) -> bool:
         """Take a seat among those that wait, for the rest of the call; False where all are taken, or in a hurry."""
