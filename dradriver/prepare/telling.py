@@ -7,6 +7,7 @@ keep a pod from starting. What cannot be written is logged and dropped.
 import datetime as dt
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from dradriver.gpu.model import MigInstance
 from dradriver.kube import (
     RESOURCE_CLAIMS,
     Client,
+    ConflictError,
     EventRecorder,
     EventType,
     ForbiddenError,
@@ -34,6 +36,11 @@ from dradriver.prepare.plan import PlannedDevice
 from dradriver.prepare.records import Record
 
 QUEUED: Final = 256
+DENIED_SECONDS: Final = 600.0
+"""How long no status is written after the API server has denied it: rights come back with a changed role, and a claim
+that was allocated elsewhere meanwhile is denied in the same words."""
+DRIVER_RIGHT: Final = "resourceclaims/driver"
+"""Named in the answer (422, not 403) where the right to write this driver's devices is missing."""
 REASONS: Final = {"prepare": "FailedPrepare", "unprepare": "FailedUnprepare"}
 ACTIONS: Final = {"prepare": "Prepare", "unprepare": "Unprepare"}
 
@@ -49,6 +56,7 @@ class ClaimTeller:
         driver: driver name.
         node_name: this node.
         wall_clock: the time of day, with its zone.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -59,6 +67,7 @@ class ClaimTeller:
         driver: str,
         node_name: str,
         wall_clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._events = events
@@ -66,9 +75,10 @@ class ClaimTeller:
         self._node = Regarding(api_version="v1", kind="Node", name=node_name, uid=node_name)
         self._manager = f"dradriver-{node_name}"
         self._wall_clock = wall_clock
+        self._clock = clock
         self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(QUEUED)
         self._thread: threading.Thread | None = None
-        self._status_denied = False
+        self._denied_at: float | None = None
 
     def start(self) -> None:
         """Start the thread."""
@@ -171,6 +181,8 @@ class ClaimTeller:
             body = self._client.get(RESOURCE_CLAIMS, claim.name, namespace=claim.namespace)
         except NotFoundError:
             return []
+        if body["metadata"].get("uid") != claim.uid:
+            return []
         users = (body.get("status") or {}).get("reservedFor") or ()
         return [
             Regarding(api_version="v1", kind="Pod", namespace=claim.namespace, name=user["name"], uid=user["uid"])
@@ -180,7 +192,8 @@ class ClaimTeller:
 
     def _write_status(self, record: Record) -> None:
         plan = record.plan
-        if self._status_denied or not plan.name:
+        denied = self._denied_at is not None and self._clock() - self._denied_at < DENIED_SECONDS
+        if denied or not plan.name:
             return
         body = {
             "apiVersion": RESOURCE_CLAIMS.api_version,
@@ -192,13 +205,20 @@ class ClaimTeller:
         try:
             self._client.apply(RESOURCE_CLAIMS, body, field_manager=self._manager, subresource="status")
         except (ForbiddenError, InvalidError) as error:
-            if "resourceclaims/driver" in str(error) or isinstance(error, ForbiddenError):
-                self._status_denied = True
-                _log.warning("claims get no device status: this identity lacks the right to write it", error=str(error))
-            else:
+            if isinstance(error, InvalidError) and DRIVER_RIGHT not in str(error):
                 _log.info("the claim has changed, its device status is not written", error=str(error))
-        except NotFoundError:
-            pass
+                return
+            self._denied(error)
+        except (NotFoundError, ConflictError):
+            _log.debug("the claim has gone, its device status is not written", claim=str(plan))
+        else:
+            self._denied_at = None
+
+    def _denied(self, error: KubeError) -> None:
+        """Leave status alone for a while; told the first time only, since nothing else suffers."""
+        tell = _log.warning if self._denied_at is None else _log.debug
+        tell("claims get no device status: this identity lacks the right to write it", error=str(error))
+        self._denied_at = self._clock()
 
     def _status(self, record: Record, device: PlannedDevice) -> dict[str, Any]:
         entry: dict[str, Any] = {
