@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -16,18 +17,28 @@ def write_durably(path: Path, text: str, *, written: Callable[[], None] = lambda
         written: called when the temporary file is on disk and the old one still in place.
 
     Raises:
-        OSError: the folder is missing, full or not writable; the old content stays.
+        OSError: the folder is missing, full or not writable. The old content stays, unless only the last step
+            failed, to have the new name on disk; nothing unfinished is left.
     """
     temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        _write(temporary, text)
+        written()
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def _write(temporary: Path, text: str) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     # A file object writes everything or raises; os.write may stop half way on a full disk.
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    written()
-    temporary.replace(path)
-    sync_folder(path.parent)
 
 
 def remove_durably(path: Path) -> None:

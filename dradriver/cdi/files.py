@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dradriver.cdi.errors import SpecFileError
@@ -39,11 +39,26 @@ class SpecFolder:
         # The runtime reads only *.json and *.yaml, so an unfinished file is invisible to it.
         temporary = path.with_suffix(".tmp")
         with _translated(path, "write"):
-            _with_folder(self._folder, lambda: temporary.write_text(text))
-            temporary.replace(path)
+            try:
+                _with_folder(self._folder, lambda: temporary.write_text(text))
+                temporary.replace(path)
+            except OSError:
+                with suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+                raise
             # Another driver's spec of the same claim would make the name ambiguous, and unusable.
             path.with_suffix(".yaml").unlink(missing_ok=True)
         return path
+
+    def exists(self, identity: str) -> bool:
+        """Tell whether a claim UID has a spec here, whatever it says.
+
+        Raises:
+            SpecFileError: the folder cannot be read.
+        """
+        path = self.path(identity)
+        with _translated(path, "read"):
+            return path.exists()
 
     def is_written(self, identity: str, spec: CdiSpec) -> bool:
         """Tell whether exactly this spec is there."""
@@ -68,8 +83,14 @@ class SpecFolder:
                     place.with_suffix(suffix).unlink(missing_ok=True)
 
     def identities(self) -> frozenset[str]:
-        """List the claim UIDs that have a spec here."""
-        return frozenset(path.stem.removeprefix(self._prefix) for path in self._folder.glob(f"{self._prefix}*.json"))
+        """List the claim UIDs that have a spec here.
+
+        Raises:
+            SpecFileError: the folder cannot be read.
+        """
+        with _translated(self._folder, "read"):
+            paths = tuple(self._folder.glob(f"{self._prefix}*.json"))
+        return frozenset(path.stem.removeprefix(self._prefix) for path in paths)
 
 
 def _text(spec: CdiSpec) -> str:

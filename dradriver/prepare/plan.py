@@ -66,11 +66,15 @@ class Plan:
 
         A plan that was recovered from a CDI spec does not know its requests: the devices decide.
         """
-        allocated = {(result.pool, result.device, result.share_id, (result.request,)) for result in claim.results}
-        planned = {(device.pool, device.device, device.share_id, device.requests) for device in self.devices}
+        allocated = {(_identity(result), (result.request,)) for result in claim.results}
+        planned = {(_identity(device), device.requests) for device in self.devices}
         if all(device.requests for device in self.devices):
             return allocated == planned
-        return {entry[:3] for entry in allocated} == {entry[:3] for entry in planned}
+        return {entry[0] for entry in allocated} == {entry[0] for entry in planned}
+
+
+def _identity(device: PlannedDevice | Result) -> tuple[object, ...]:
+    return device.pool, device.device, device.share_id, device.admin_access
 
 
 def make_plan(claim: AllocatedClaim, offer: Offer) -> Plan:

@@ -44,6 +44,7 @@ from dradriver.prepare.errors import (
     ClaimUnreadableError,
     HeldError,
     PrepareError,
+    RecordError,
     UnavailableError,
 )
 from dradriver.prepare.locks import Locks, claim_lock, gpu_lock
@@ -242,7 +243,7 @@ class Preparer:
         """Find the record of a claim; one that was lost is made again from the claim's CDI spec."""
         path = self._containers.specs.path(uid)
         record = self._records.get(uid)
-        if record is not None or not path.exists():
+        if record is not None or not self._containers.specs.exists(uid):
             return record
         try:
             record = recover(path, uid=uid, boot_id=self._boot_id, node=self._known_node())
@@ -260,6 +261,11 @@ class Preparer:
         """Write the record of a reservation, or give the reservation up."""
         try:
             self._records.write(record)
+        except RecordError:
+            # The file may be there all the same, and would hold the devices after a restart; they are held until it
+            # is gone.
+            self._records.forget(record.plan.uid)
+            raise
         except BaseException:
             self._records.release(record.plan.uid)
             raise
@@ -368,6 +374,7 @@ class Preparer:
     def _apply(self, plan: Plan, earlier: Record | None, node: Node, patience: Patience) -> Record:
         record = self._begin(plan, node) if earlier is None else self._ready_for_repair(earlier, node)
         try:
+            self._unsettle_sharers(plan, node)
             return self._carry_out(record, node)
         except (PrepareError, CdiError, NvmlError):
             # A claim that was prepared before has running containers: it is repaired, never torn down.
@@ -399,9 +406,13 @@ class Preparer:
         What then lies at their places is ours whatever its UUID, as with a first attempt; so nobody else's may.
         """
         if record.state is not State.PREPARED:
+            # A reservation whose file could be neither written nor removed is known here only.
+            self._records.write(record)
             return record
         alive = self._alive(record, node)
-        lost = [device for device in record.plan.devices if device.make and device not in alive]
+        # What an earlier repair has recorded as to be made may exist by now, and is ours.
+        lost = [device for device in record.plan.devices if device.device in record.made and device not in alive]
+        lost = [device for device in lost if device.make]
         if not lost:
             return record
         _log.warning("partitions of a prepared claim are gone and made again", devices=[one.device for one in lost])
@@ -417,10 +428,27 @@ class Preparer:
         others = {
             device.device
             for record in self._records.all()
-            if record.plan.uid != plan.uid
+            if record.plan.uid != plan.uid and record.boot_id == self._boot_id
             for device in record.plan.devices
+            if not device.admin_access
         }
         return frozenset(device.device for device in plan.devices if device.share_id and device.device in others)
+
+    def _unsettle_sharers(self, plan: Plan, node: Node) -> None:
+        """Record for all claims that share a lost partition that it is made again, as `_ready_for_repair` does."""
+        shared = self._shared(plan)
+        for record in self._records.all() if shared else ():
+            lost = {
+                device.device
+                for device in record.plan.devices
+                if device.device in shared
+                and device.device in record.made
+                and device.make
+                and not partitions.is_alive(node.hardware, device, record.made[device.device])
+            }
+            if lost and record.plan.uid != plan.uid and record.boot_id == self._boot_id:
+                made = {name: made for name, made in record.made.items() if name not in lost}
+                self._records.write(replace(record, made=made))
 
     def _carry_out(self, record: Record, node: Node) -> Record:
         plan = record.plan
@@ -544,7 +572,8 @@ class Preparer:
                 self._containers.specs.remove(claim.uid)
                 return
             with self._locks.hold(_gpu_locks(record.plan), patience.answer_by):
-                self._undo(record, patience)
+                # A claim that shares the device may have written it meanwhile.
+                self._undo(self._records.get(claim.uid) or record, patience)
         _log.info("claim unprepared", devices=_names(record.plan))
 
     def _try_to_undo(self, record: Record, patience: Patience) -> None:
@@ -631,7 +660,15 @@ def _same_devices(one: Plan, other: Plan) -> bool:
 
 def _places(plan: Plan) -> set[tuple[object, ...]]:
     return {
-        (device.device, device.gpu_uuid, device.profile_id, device.placement, device.make, device.share_id)
+        (
+            device.device,
+            device.gpu_uuid,
+            device.profile_id,
+            device.placement,
+            device.make,
+            device.share_id,
+            device.admin_access,
+        )
         for device in plan.devices
     }
 

@@ -9,6 +9,7 @@ profile and placement. States only go forward.
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ from dradriver.prepare.plan import Plan, PlannedDevice
 
 VERSION: Final = 1
 """Version of the file format. A reader takes any version and keeps fields it does not know."""
+
+UNFINISHED_SECONDS: Final = 60.0
+"""So old is a temporary file that nobody writes any more."""
 
 Version: TypeAlias = tuple[int, int, int]
 """Inode, time of writing and size of a file: another one after every write."""
@@ -95,7 +99,19 @@ class Records:
         """
         with _translated(self._folder, "read"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._read_all()
+            self._remove_unfinished()
+            try:
+                self._read_all()
+            except OSError as error:
+                _log.warning("records cannot all be read, trying once more", error=str(error))
+                self._read_all(last=True)
+
+    def _remove_unfinished(self) -> None:
+        """Remove what processes that were killed had begun to write; another process may be writing just now."""
+        for path in self._folder.glob(".*.json.tmp"):
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > UNFINISHED_SECONDS:
+                    path.unlink()
 
     def refresh(self) -> None:
         """See what another process has written since; does nothing where there is none.
@@ -107,14 +123,14 @@ class Records:
             with _translated(self._folder, "read"):
                 self._read_all()
 
-    def _read_all(self) -> None:
+    def _read_all(self, *, last: bool = False) -> None:
         with self._reading:
             known = dict(self._versions)
             found = self._scan()
             for uid in known.keys() - found.keys():
                 self._drop(uid)
             for uid in sorted(uid for uid, version in found.items() if known.get(uid) != version):
-                self._load(uid, found[uid])
+                self._load(uid, found[uid], last=last)
 
     def _scan(self) -> dict[str, Version]:
         with os.scandir(self._folder) as entries:
@@ -189,7 +205,7 @@ class Records:
     def _path(self, uid: str) -> Path:
         return self._folder / f"{uid}.json"
 
-    def _load(self, uid: str, version: Version) -> None:
+    def _load(self, uid: str, version: Version, *, last: bool) -> None:
         path = self._path(uid)
         try:
             record = decode(path.read_text())
@@ -198,9 +214,10 @@ class Records:
         except FileNotFoundError:
             return
         except OSError as error:
-            _log.error("record of a claim cannot be read now", file=str(path), error=str(error))
-            with self._lock:
-                self._versions.pop(uid, None)
+            # Nobody may go on without knowing what this claim holds.
+            if not last:
+                raise
+            self._set_aside(uid, path, error)
             return
         except ValueError as error:
             self._set_aside(uid, path, error)
@@ -211,7 +228,7 @@ class Records:
                 self._records[uid] = record
                 self._versions[uid] = version
 
-    def _set_aside(self, uid: str, path: Path, error: ValueError) -> None:
+    def _set_aside(self, uid: str, path: Path, error: Exception) -> None:
         aside = self._folder / "quarantine"
         aside.mkdir(mode=0o700, exist_ok=True)
         # Another process may have found it damaged too.

@@ -6,6 +6,8 @@ reconciler finds it.
 """
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,12 @@ from typing import Any
 from dradriver import api
 from dradriver.gpu.model import MigInstance
 from dradriver.gpu.offer import OfferedDevice
+from dradriver.prepare.errors import HardwareError, RecordError
 from dradriver.prepare.node import Node
 from dradriver.prepare.plan import Plan, PlannedDevice
 from dradriver.prepare.records import Made, Record, State
+
+_GPU = re.compile(r"gpu-\d+")
 
 
 class UnrecoverableError(ValueError):
@@ -35,23 +40,36 @@ def recover(path: Path, *, uid: str, boot_id: str, node: Node) -> Record:
     Raises:
         UnrecoverableError: the spec is damaged, or names devices that the node does not have.
         NvmlError: the GPUs cannot be asked now; the spec may tell all the same, later.
+        PrepareError: likewise, since the spec cannot be read now or a GPU is not there now.
     """
     try:
-        entries = json.loads(path.read_text())["devices"]
+        entries = json.loads(_text(path))["devices"]
         devices, made = [], {}
         for entry in entries:
             device, instance = _device(entry, uid, node)
             devices.append(device)
             if instance is not None:
                 made[device.device] = instance
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UnrecoverableError(f"CDI spec {path} does not tell what was made: {error!r}") from error
     plan = Plan(namespace="", name="", uid=uid, devices=tuple(devices))
     return Record(boot_id=boot_id, state=State.PREPARED, plan=plan, made=made, spec_path=str(path))
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError as error:
+        raise UnrecoverableError(f"CDI spec {path} is gone") from error
+    except OSError as error:
+        raise RecordError(f"cannot read the CDI spec {path}: {os.strerror(error.errno or 0)}") from error
+
+
 def _device(entry: Mapping[str, Any], uid: str, node: Node) -> tuple[PlannedDevice, Made | None]:
-    name = str(entry["name"]).removeprefix(f"{uid}-")
+    prefix, name = entry["name"][: len(uid) + 1], entry["name"][len(uid) + 1 :]
+    if prefix != f"{uid}-":
+        raise ValueError(f"{entry['name']} is no device of this claim")
+    _check_gpu(name, node)
     share_id = None
     if name not in node.offer.devices:
         # A share's UID stands behind the device's name; a UID has five groups.
@@ -76,6 +94,17 @@ def _device(entry: Mapping[str, Any], uid: str, node: Node) -> tuple[PlannedDevi
         share_id=share_id,
     )
     return device, None if offered.profile is None else _made(instance, uuid)
+
+
+def _check_gpu(name: str, node: Node) -> None:
+    """Make sure that the GPU of a device is there, for one that does not answer now may come back."""
+    gpu = _GPU.match(name)
+    if gpu is not None and not any((known := _GPU.match(one)) and known[0] == gpu[0] for one in node.offer.devices):
+        raise HardwareError(f"device {name}: its GPU is not there now, or could not be read; see the plugin's log")
+
+
+def _gpu_name(device: str) -> str:
+    return device.partition("-mig-")[0]
 
 
 def _instance(offered: OfferedDevice, uuid: str, node: Node) -> MigInstance | None:
