@@ -6,10 +6,14 @@ socket invites the kubelet, while slices are published.
 
 Stop: registration goes first, so that the kubelet sends nothing more; calls under way are finished; slices stay,
 since the kubelet removes them itself if nobody comes back within 30 s.
+
+After an upgrade of the driver the process stops and starts anew, since it cannot load another NVML library.
 """
 
 import logging
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -39,17 +43,22 @@ class Daemon:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._stop = threading.Event()
+        self._terminated = False
+        self._outdated = False
         self._gate = Gate()
         self._runtime: Runtime | None = None
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT; returns the exit status.
 
+        Where only a new process can go on, this one stops in order and becomes it: same pid, same arguments, so that
+        nobody counts it as a crash, and the kubelet finds the sockets again before it has missed them.
+
         Raises:
             DaemonError: it cannot start.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stop.set())
+            signal.signal(number, lambda *_: self._terminate())
         plugin = self._plugin()
         try:
             plugin.serve()
@@ -63,7 +72,17 @@ class Daemon:
             plugin.stop()
             if self._runtime is not None:
                 self._runtime.stop()
+        if self._outdated and not self._terminated:
+            _become_new()
         return 0
+
+    def _terminate(self) -> None:
+        self._terminated = True
+        self._stop.set()
+
+    def _renew(self) -> None:
+        self._outdated = True
+        self._stop.set()
 
     def _plugin(self) -> Plugin:
         try:
@@ -82,7 +101,7 @@ class Daemon:
         from dradriver.runtime import Runtime, RuntimeStartError  # noqa: PLC0415
 
         try:
-            self._runtime = Runtime(self._options)
+            self._runtime = Runtime(self._options, on_outdated=self._renew)
             self._gate.open(self._runtime.start())
         except RuntimeStartError as error:
             raise DaemonError(str(error)) from error
@@ -99,6 +118,15 @@ class Daemon:
     def _on_status(self, registered: bool, message: str) -> None:  # noqa: FBT001 (called so by the kubelet room)
         if self._runtime is not None:
             self._runtime.on_registration(registered=registered, message=message)
+
+
+def _become_new() -> None:
+    _log.warning("this process starts anew")
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    # Files of libraries, such as the driver's device nodes, would stay open in the new process.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (no shell is wanted)
 
 
 def _keep(plugin: Plugin) -> None:

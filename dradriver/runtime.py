@@ -7,7 +7,7 @@ import ctypes
 import gc
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
@@ -26,7 +26,7 @@ from dradriver.gpu.profiles import MigOffer, missing
 from dradriver.kube import RESOURCE_CLAIMS, Client, EventRecorder, KubeconfigError, KubeError
 from dradriver.kubelet import ClaimReference
 from dradriver.numbering import remembered_numbers
-from dradriver.nvml import NvmlError, SimulationUnusable
+from dradriver.nvml import DriverMismatch, NvmlError, SimulationUnusable
 from dradriver.observe import logs
 from dradriver.observe.errors import ObserveError
 from dradriver.observe.metrics import Metrics, SliceWrite
@@ -60,11 +60,18 @@ class RuntimeStartError(Exception):
 
 
 class Runtime:
-    """Everything of one plugin process but its sockets."""
+    """Everything of one plugin process but its sockets.
 
-    def __init__(self, options: Options) -> None:
+    Args:
+        options: what the process was told.
+        on_outdated: called once when only a new process can go on: the driver was replaced by another version, and a
+            process keeps the library that it has loaded.
+    """
+
+    def __init__(self, options: Options, *, on_outdated: Callable[[], None] = lambda: None) -> None:
         logs.configure(log_format=options.log_format, level=options.log_level)
         self._options = options
+        self._on_outdated = on_outdated
         self._stopping = threading.Event()
         self._readiness = Readiness((REGISTERED, PUBLISHED))
         self._metrics = Metrics(node=options.node_name, driver=api.DRIVER_NAME, version=version("dradriver"))
@@ -113,7 +120,7 @@ class Runtime:
         # An unprepare that finds no record has nothing to undo, so lost ones are made again before the first call.
         self._reconciler.recover_records()
         self._reconciler.start()
-        threading.Thread(target=self._offer_at_last, name="offer", daemon=True).start()
+        threading.Thread(target=self._look_after_driver, name="driver", daemon=True).start()
         return self._preparer
 
     def hurry(self) -> None:
@@ -260,7 +267,7 @@ class Runtime:
     def _try_to_read_gpus(self) -> bool:
         """Read the GPUs, so that claims can be prepared; they are published later, when the server is known."""
         # Loads pynvml, beside the Kubernetes client.
-        from dradriver.nvml import open_nvml  # noqa: PLC0415
+        from dradriver.nvml import is_replaced, open_nvml  # noqa: PLC0415
 
         try:
             if self._nvml is None:
@@ -272,6 +279,8 @@ class Runtime:
                 raise RuntimeStartError(str(error)) from error
             _log.warning("GPUs are not available yet", error=str(error), retry_seconds=RETRY_SECONDS)
             self._readiness.unmet(PUBLISHED, f"no GPUs: {error}")
+            if isinstance(error, DriverMismatch) and is_replaced():
+                self._on_outdated()
             return False
         # The driver may have been installed just now, with a /dev of its own.
         self._containers.tree = self._device_tree()
@@ -286,6 +295,25 @@ class Runtime:
         numbers = remembered_numbers(self._folder / "gpu-numbers.json", gpus, boot_id=self._boot_id, held=held)
         offer = make_offer(gpus, pool=options.node_name, mig=mig, profiles=options.profiles, numbers=numbers)
         return Node(gpus={gpu.uuid: gpu for gpu in gpus}, offer=offer, hardware=nvml)
+
+    def _look_after_driver(self) -> None:
+        self._offer_at_last()
+        while not self._stopping.wait(RETRY_SECONDS):
+            if self._is_outdated():
+                self._on_outdated()
+                return
+
+    def _is_outdated(self) -> bool:
+        """Tell whether the driver was replaced by another version since NVML worked in this process."""
+        try:
+            self._opened().driver_version()
+        except DriverMismatch as error:
+            _log.warning("the driver was replaced, starting anew", error=str(error))
+            return True
+        except NvmlError:
+            # It is gone, or being loaded: told by whoever needs it.
+            return False
+        return False
 
     def _offer_at_last(self) -> None:
         """Offer the GPUs, as soon as they can be read and the API server has said what it can hold."""

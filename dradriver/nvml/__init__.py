@@ -44,7 +44,7 @@ from dradriver.nvml.sysfs import pci_facts
 
 if TYPE_CHECKING:
     from dradriver.nvml.access import Nvml
-    from dradriver.nvml.opening import open_nvml
+    from dradriver.nvml.opening import is_replaced, open_nvml
 
 __all__ = [
     "DriverMismatch",
@@ -68,15 +68,16 @@ __all__ = [
     "Uninitialized",
     "UnknownError",
     "UnreadableGpu",
+    "is_replaced",
     "open_nvml",
     "pci_facts",
 ]
 
 
 def __getattr__(name: str) -> object:
-    if name not in {"Nvml", "open_nvml"}:
+    if name not in {"Nvml", "is_replaced", "open_nvml"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from dradriver.nvml import access, opening  # noqa: PLC0415 -- They import pynvml, see above.
 
-    globals().update(Nvml=access.Nvml, open_nvml=opening.open_nvml)
+    globals().update(Nvml=access.Nvml, is_replaced=opening.is_replaced, open_nvml=opening.open_nvml)
     return globals()[name]

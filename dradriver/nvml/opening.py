@@ -14,6 +14,7 @@ from dradriver.nvml.access import Nvml
 from dradriver.nvml.errors import LIBRARY_NOT_FOUND, LibraryMissing, SimulationUnusable
 
 LIBRARY: Final = "libnvidia-ml.so.1"
+MAPPED: Final = "/libnvidia-ml.so"
 
 
 def open_nvml(*, simulation: Path | None = None, library: Path | None = None) -> Nvml:
@@ -32,6 +33,25 @@ def open_nvml(*, simulation: Path | None = None, library: Path | None = None) ->
     if simulation is None:
         return _open(_load(str(library or LIBRARY)), Path("/sys"))
     return _open(*_load_simulated(simulation))
+
+
+def is_replaced(maps: Path = Path("/proc/self/maps")) -> bool:
+    """Tell whether another NVML library lies on disk than the one this process has loaded.
+
+    The loader gives a process the library it has, whatever lies at its path by now: only a new process gets another.
+
+    Args:
+        maps: where the kernel tells which files are mapped.
+    """
+    # Address, rights, offset, device, inode, and the name where there is one.
+    names = {"".join(line.split(maxsplit=5)[5:]) for line in maps.read_text().splitlines() if MAPPED in line}
+    return any(name.endswith(" (deleted)") or _at_its_place(Path(name)) != Path(name) for name in names)
+
+
+def _at_its_place(loaded: Path) -> Path:
+    """Follow the name that the loader goes by, beside the file it led to."""
+    place = loaded.with_name(LIBRARY)
+    return place.resolve() if place.exists() else loaded
 
 
 def _open(library: object, sys_root: Path) -> Nvml:

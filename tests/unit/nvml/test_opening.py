@@ -7,7 +7,7 @@ import pytest
 
 import dradriver.nvml
 from dradriver.nvml.errors import LibraryMissing, NotSupported
-from dradriver.nvml.opening import open_nvml
+from dradriver.nvml.opening import is_replaced, open_nvml
 
 
 def test_a_library_that_is_not_there_is_named(tmp_path):
@@ -47,3 +47,51 @@ def test_all_that_the_room_offers_can_be_had():
     assert dradriver.nvml.open_nvml is open_nvml
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = dradriver.nvml.nothing
+
+
+# --- a library that is replaced ----------------------------------------------------------------
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """A library as installers lay it: a file with its version, and the name that the loader goes by."""
+    (tmp_path / "libnvidia-ml.so.570.1").touch()
+    (tmp_path / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.570.1")
+    return tmp_path
+
+
+def maps_of(folder, *names):
+    path = folder / "maps"
+    lines = [
+        f"7f00-7f01 r--p 00000000 fe:00 {index + 100}                    {name}" for index, name in enumerate(names)
+    ]
+    path.write_text(
+        "\n".join(["55d0-55d1 r-xp 00000000 fe:00 7 /usr/bin/python3.11", "7ffe-7fff rw-p 0 00:00 0", *lines])
+    )
+    return path
+
+
+def test_a_library_in_its_place_is_not_replaced(installed):
+    assert not is_replaced(maps_of(installed, f"{installed}/libnvidia-ml.so.570.1"))
+
+
+def test_a_library_whose_file_was_removed_is_replaced(installed):
+    assert is_replaced(maps_of(installed, f"{installed}/libnvidia-ml.so.570.1 (deleted)"))
+
+
+def test_a_library_whose_name_leads_elsewhere_is_replaced(installed):
+    (installed / "libnvidia-ml.so.580.2").touch()
+    (installed / "libnvidia-ml.so.1").unlink()
+    (installed / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.580.2")
+    assert is_replaced(maps_of(installed, f"{installed}/libnvidia-ml.so.570.1"))
+
+
+def test_a_library_that_is_gone_and_has_no_successor_is_not_replaced_yet(installed):
+    """A new process could load none; the driver is being installed."""
+    (installed / "libnvidia-ml.so.1").unlink()
+    assert not is_replaced(maps_of(installed, f"{installed}/libnvidia-ml.so.570.1"))
+
+
+def test_a_process_without_library_has_none_to_replace(tmp_path):
+    assert not is_replaced(maps_of(tmp_path))
+    assert not is_replaced()
