@@ -8,6 +8,7 @@ profile and placement. States only go forward.
 
 import json
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,9 @@ UNFINISHED_SECONDS: Final = 60.0
 
 Version: TypeAlias = tuple[int, int, int]
 """Inode, time of writing and size of a file: another one after every write."""
+
+TICK_NANOSECONDS: Final = 50_000_000
+"""More than the time of a file may lag behind the clock: 10 ms on kernels with 100 ticks a second."""
 
 _log = structlog.get_logger()
 
@@ -87,6 +91,7 @@ class Records:
         self._lock = threading.Lock()
         # Whoever finds nothing new must not go on while another thread still reads what is new.
         self._reading = threading.Lock()
+        self._changed: int | None = None
         self._records: dict[str, Record] = {}
         self._versions: dict[str, Version] = {}
         self.quarantined: dict[str, Path] = {}
@@ -125,18 +130,31 @@ class Records:
 
     def _read_all(self, *, last: bool = False) -> None:
         with self._reading:
+            changed = self._folder.stat().st_mtime_ns
+            if changed == self._changed:
+                return
+            # Whatever is written within the same tick of the file system's clock leaves the folder's time as it is.
+            settled = time.time_ns() - changed > TICK_NANOSECONDS
             known = dict(self._versions)
             found = self._scan()
             for uid in known.keys() - found.keys():
                 self._drop(uid)
             for uid in sorted(uid for uid, version in found.items() if known.get(uid) != version):
                 self._load(uid, found[uid], last=last)
+            self._changed = changed if settled else None
 
     def _scan(self) -> dict[str, Version]:
+        versions = {}
         with os.scandir(self._folder) as entries:
-            names = [entry.name for entry in entries if entry.name.endswith(".json") and not entry.is_dir()]
-        versions = {name.removesuffix(".json"): _version(self._folder / name) for name in names}
-        return {uid: version for uid, version in versions.items() if version is not None}
+            for entry in entries:
+                if not entry.name.endswith(".json"):
+                    continue
+                # Another process may remove it in this moment.
+                with suppress(FileNotFoundError):
+                    status = entry.stat()
+                    if stat.S_ISREG(status.st_mode):
+                        versions[entry.name.removesuffix(".json")] = _version_of(status)
+        return versions
 
     def _drop(self, uid: str) -> None:
         """Forget what another process has removed, unless this one has written it meanwhile."""
@@ -243,9 +261,12 @@ class Records:
 
 def _version(path: Path) -> Version | None:
     try:
-        status = path.stat()
+        return _version_of(path.stat())
     except FileNotFoundError:
         return None
+
+
+def _version_of(status: os.stat_result) -> Version:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 

@@ -1,5 +1,6 @@
 """Two processes of a rolling update on one node folder: what one does the other knows, and nothing is held twice."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -184,6 +185,51 @@ def test_a_thread_that_finds_nothing_new_waits_for_the_one_that_reads(both, monk
     first.join(PATIENT)
     other.join(PATIENT)
     assert seen == [record("a")]
+
+
+def count_scans(monkeypatch):
+    scans, scan = [], Records._scan
+
+    def counted(self):
+        scans.append(self)
+        return scan(self)
+
+    monkeypatch.setattr(Records, "_scan", counted)
+    return scans
+
+
+def age_folder(records, seconds):
+    """Make the last change of the folder that old, as if time had passed."""
+    then = time.time_ns() - int(seconds * 1e9)
+    os.utime(records._folder, ns=(then, then))
+
+
+def test_a_folder_that_has_not_changed_is_not_read_again(both, monkeypatch):
+    """With 56 records that took longer than all else of an answer that is known already."""
+    old, new = both
+    old.write(record("a"))
+    age_folder(new, 60)
+    scans = count_scans(monkeypatch)
+    for _ in range(5):
+        new.refresh()
+    assert len(scans) == 1
+    old.write(record("b", start=1))
+    new.refresh()
+    assert len(scans) == 2
+    assert len(new.all()) == 2
+
+
+def test_a_folder_that_has_changed_just_now_is_read_again(both, monkeypatch):
+    """What is written within the same tick of the file system's clock does not show in the folder's time."""
+    old, new = both
+    old.write(record("a"))
+    age_folder(new, 0)
+    now = new._folder.stat().st_mtime_ns
+    new.refresh()
+    old.write(record("b", start=1))
+    os.utime(new._folder, ns=(now, now))
+    new.refresh()
+    assert len(new.all()) == 2
 
 
 def test_both_find_the_same_file_damaged(both):
