@@ -470,6 +470,31 @@ def test_after_an_upgrade_of_the_driver_the_process_becomes_a_new_one(node):
     assert plugin.process.wait(PATIENT) == 0
 
 
+def test_a_driver_that_is_missing_at_the_start_is_found_without_a_restart(node):
+    """Unprepare is served meanwhile: it needs no NVML where nothing is to be undone, as after a reboot."""
+    first = node.start("first")
+    claim, whole = node.allocate(ONE_G(0)), node.allocate("gpu-1")
+    assert [first.prepare(one).error for one in (claim, whole)] == ["", ""]
+    first.process.terminate()
+    assert first.process.wait(PATIENT) == 0
+    node.simulate("reboot")
+    node.simulate("fail", "nvmlInit", "--error", "DRIVER_NOT_LOADED")
+    plugin = node.start("second")
+    plugin.wait_for_log("GPUs are not available yet")
+    assert plugin.unprepare(claim).error == ""
+    assert plugin.unprepare(whole).error == ""
+    assert plugin.unprepare(node.allocate("gpu-0")).error == ""
+    assert (node.records(), node.specs()) == ([], [])
+    answers, waits = [], node.allocate(ONE_G(2))
+    waiting = threading.Thread(target=lambda: answers.append(plugin.prepare(waits, timeout=600)))
+    waiting.start()
+    plugin.wait_for_log("waiting for what may pass")
+    node.simulate("fail", "nvmlInit", "--clear")
+    waiting.join(2 * PATIENT)
+    assert answers[0].error == ""
+    until(lambda: '"offering"' in plugin.log.read_text(), "offered")
+
+
 def at_once(calls):
     """Make calls in threads of their own; gives the answers in their order."""
     answers = [None] * len(calls)
