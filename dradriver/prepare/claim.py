@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dradriver.prepare.errors import ClaimError
+from dradriver.prepare.errors import ClaimError, MalformedClaimError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,7 @@ def read_claim(claim: Mapping[str, Any], *, uid: str, driver: str) -> AllocatedC
         driver: results and configs of other drivers are left out.
 
     Raises:
+        MalformedClaimError: the allocation is not what the API promises.
         ClaimError: it is another object of that name, or not allocated, or has no device of this driver.
     """
     metadata = claim.get("metadata") or {}
@@ -77,7 +78,9 @@ def read_claim(claim: Mapping[str, Any], *, uid: str, driver: str) -> AllocatedC
         devices = (allocation or {}).get("devices") or {}
         results, configs = tuple(_results(devices, driver)), tuple(_configs(devices, driver))
     except (AttributeError, KeyError, TypeError) as error:
-        raise ClaimError(f"claim {namespace}/{name} has an allocation that cannot be read: {error!r}") from error
+        raise MalformedClaimError(
+            f"claim {namespace}/{name} has an allocation that cannot be read: {error!r}"
+        ) from error
     if not allocation:
         raise ClaimError(f"claim {namespace}/{name} is not allocated (any more): the scheduler must allocate it first")
     if not results:

@@ -2,7 +2,8 @@
 
     PrepareError
     ├── ClaimError             the claim is not what the kubelet said, or not allocated
-    │   └── ClaimUnreadableError   the API server does not give the claim now       (passes)
+    │   ├── ClaimUnreadableError   the API server does not give the claim now       (passes)
+    │   └── MalformedClaimError    its allocation is not what the API promises
     ├── PlanError              what was allocated cannot be prepared here
     ├── HeldError              another claim holds the device, or part of it        (passes)
     ├── BusyError              another call was at work on the same claim or GPU until the deadline
@@ -36,6 +37,10 @@ class ClaimUnreadableError(ClaimError):
     """The API server does not give the claim now."""
 
     passes = True
+
+
+class MalformedClaimError(ClaimError):
+    """The claim's allocation is not what the API promises, so nobody can say what it needs."""
 
 
 class PlanError(PrepareError):

@@ -43,6 +43,7 @@ from dradriver.prepare.errors import (
     ClaimError,
     ClaimUnreadableError,
     HeldError,
+    MalformedClaimError,
     PrepareError,
     RecordError,
     UnavailableError,
@@ -549,6 +550,8 @@ class Preparer:
             return None
         try:
             allocated = read_claim(body, uid=plan.uid, driver=self._driver)
+        except MalformedClaimError:
+            return None
         except ClaimError as error:
             return str(error)
         return None if plan.fits(allocated) else "the claim is allocated to other devices by now"

@@ -213,6 +213,15 @@ def test_an_api_server_that_does_not_answer_takes_nothing_from_anybody(world):
     assert world.node.is_clean()
 
 
+@pytest.mark.parametrize("damage", [{"results": 7}, {"results": [{"driver": "gpu.nvidia.com"}]}])
+def test_an_allocation_that_cannot_be_read_takes_nothing_from_anybody(world, damage):
+    claim = world.node.allocate(ONE_G(0))
+    world.node.prepare(claim)
+    world.node.claims["ns", claim.name]["status"]["allocation"]["devices"] = damage
+    world.rounds_past_the_grace_time()
+    assert world.node.records.get(claim.uid) is not None
+
+
 def test_a_time_without_api_server_does_not_count_as_grace(world):
     claim = world.node.allocate(ONE_G(0))
     world.node.prepare(claim)
