@@ -6,6 +6,8 @@ from pathlib import Path
 from support.server import Body, Server
 from support.waiting import wait_for
 
+_RACE = "no relationship found between node"
+
 
 class Space:
     """One namespace.
@@ -19,6 +21,7 @@ class Space:
     def __init__(self, server: Server, name: str, *, labels: dict[str, str] | None = None) -> None:
         self.server = server
         self.name = name
+        self._woken: set[str] = set()
         server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}})
 
     def add(self, *bodies: Body) -> None:
@@ -40,7 +43,25 @@ class Space:
     def _ready(self, name: str) -> Body | None:
         pod = self.pod(name)
         containers = pod["status"].get("containerStatuses", [{}])
-        return pod if all(each.get("ready") for each in containers) else None
+        if all(each.get("ready") for each in containers):
+            return pod
+        if pod["spec"].get("nodeName"):
+            self._messages(name, "FailedPrepareDynamicResources")
+        return None
+
+    def _messages(self, name: str, reason: str) -> list[str]:
+        """What events of a pod say, but for a race of kubelet and API server, after which the kubelet is woken up.
+
+        The kubelet may ask for a claim before the API server knows that the pod is on its node, and would then try
+        again only after a minute or more. A change of the pod makes it try at once.
+        """
+        events = self.server.list("Event", namespace=self.name, fieldSelector=f"involvedObject.name={name}")
+        messages = [str(each["message"]) for each in events if each["reason"] == reason]
+        ours = [message for message in messages if _RACE not in message]
+        if len(ours) != len(messages) and name not in self._woken:
+            self._woken.add(name)
+            self.server.kubectl("annotate", "pod", "-n", self.name, name, "dradriver.dev/again=yes")
+        return ours
 
     def unschedulable(self, name: str) -> str:
         """Wait until the scheduler has found no place for a pod; gives its reason."""
@@ -58,11 +79,7 @@ class Space:
             AssertionError: none of that reason matches the pattern.
         """
 
-        def told() -> list[str]:
-            events = self.server.list("Event", namespace=self.name, fieldSelector=f"involvedObject.name={name}")
-            return [str(each["message"]) for each in events if each["reason"] == reason]
-
-        messages = wait_for(told, f"an event {reason} of pod {name}", state=self.story)
+        messages = wait_for(lambda: self._messages(name, reason), f"an event {reason} of pod {name}", state=self.story)
         assert any(re.search(pattern, message) for message in messages), f"{pattern!r} not in {messages}"
         return messages[0]
 
