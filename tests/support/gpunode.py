@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support import sight
 from support.cluster import REPOSITORY, Cluster
-from support.plugin import Plugin
+from support.plugin import PROGRAM, Plugin
 from support.server import Body, Server
 from support.simulated import SimulatedNode
 from support.waiting import wait_for
@@ -59,6 +59,8 @@ class GpuNode:
         self._home = Path(environment["KUBELET_PLUGINS_DIRECTORY_PATH"]) / sight.DRIVER
         self.records = self._home / "claims"
         self.specs = Path(environment["CDI_ROOT"])
+        self._environment = environment
+        self._made = 0
         self._given = ("--kubeconfig", str(kubeconfig), "--simulation", str(self.simulation.folder))
         self.plugin = Plugin(
             environment=environment, arguments=(*self._given, *setup.options), log=folder / "plugin.log"
@@ -67,12 +69,22 @@ class GpuNode:
         self._first = self._hardware()
         self.spoilt = False
 
-    def start(self, options: Sequence[str] | None = None) -> None:
+    def start(self, options: Sequence[str] | None = None, *, program: Sequence[str] = PROGRAM) -> None:
         """Start the plugin and wait until it is ready; other options from now on if some are given."""
         if options is not None:
             self.spoilt = True
-        self.plugin.start(None if options is None else (*self._given, *options))
+        self.plugin.start(None if options is None else (*self._given, *options), program=program)
         self.plugin.wait_ready()
+
+    def another(self, *options: str) -> Plugin:
+        """Make a second plugin of this node, with these options instead; it is not started, nor looked after."""
+        self.spoilt = True
+        self._made += 1
+        return Plugin(
+            environment=self._environment,
+            arguments=(*self._given, *options),
+            log=self.simulation.folder.parent / f"plugin-{self._made}.log",
+        )
 
     def close(self) -> None:
         """Stop the plugin and remove what it keeps on the node, as if the machine were another one now."""

@@ -1,5 +1,6 @@
 """A namespace of one test: what it makes, waits for and removes there."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -22,6 +23,7 @@ class Space:
         self.server = server
         self.name = name
         self._woken: set[str] = set()
+        self._marks = itertools.count()
         server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}})
 
     def add(self, *bodies: Body) -> None:
@@ -60,8 +62,16 @@ class Space:
         ours = [message for message in messages if _RACE not in message]
         if len(ours) != len(messages) and name not in self._woken:
             self._woken.add(name)
-            self.server.kubectl("annotate", "pod", "-n", self.name, name, "dradriver.dev/again=yes")
+            self.wake(name)
         return ours
+
+    def wake(self, name: str) -> None:
+        """Change a pod a little, so that the kubelet tries at once what it would try again in a minute.
+
+        It wakes a pod that is being deleted too; one that is gone by then is fine.
+        """
+        mark = f"dradriver.dev/again={next(self._marks)}"
+        self.server.kubectl("annotate", "--overwrite", "pod", "-n", self.name, name, mark, check=False)
 
     def unschedulable(self, name: str) -> str:
         """Wait until the scheduler has found no place for a pod; gives its reason."""
