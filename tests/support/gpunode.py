@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import sight
+from support import identity, sight
 from support.cluster import REPOSITORY, Cluster
 from support.plugin import PROGRAM, Plugin
 from support.server import Body, Server
@@ -15,9 +15,6 @@ from support.waiting import wait_for
 
 NODE = "node-a"
 DYNAMIC = ("--mig", "dynamic")
-
-_ACCOUNT = "dradriver-kubelet-plugin"
-_NAMESPACE = "dradriver"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +107,10 @@ class GpuNode:
         """The slices' resource versions by name."""
         return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in sight.slices(self.server)}
 
+    def record(self, claim: Body) -> Path:
+        """The file in which the plugin notes what it did for a claim."""
+        return self.records / f"{claim['metadata']['uid']}.json"
+
     def restart_kubelet(self, *, kill: bool = False) -> None:
         """Restart the kubelet; returns when the node is ready again."""
         self.cluster.restart("kubelet", node=NODE, kill=kill)
@@ -163,10 +164,8 @@ class Keeper:
         for file in ("rbac.yaml", "deviceclasses.yaml"):
             self.server.kubectl("apply", "-f", str(REPOSITORY / "deploy" / file))
         self.kubeconfig = folder / "kubeconfig"
-        self.kubeconfig.write_text(self.server.kubeconfig_for(self._token()))
-
-    def _token(self) -> str:
-        return self.server.kubectl("create", "token", _ACCOUNT, "-n", _NAMESPACE, "--duration", "2h").strip()
+        self._stand_in = identity.StandIn(self.server, NODE)
+        self.kubeconfig.write_text(self.server.kubeconfig_for(self._stand_in.token()))
 
     def use(self, setup: Setup) -> GpuNode:
         """Give a node that was set up so, with a ready plugin, and nothing left on it."""
@@ -197,6 +196,7 @@ class Keeper:
             self.end()
             wait_for(self._no_spaces, "the namespaces of tests to be gone", seconds=60)
         finally:
+            self._stand_in.remove()
             self.server.close()
 
     def _no_spaces(self) -> bool:
