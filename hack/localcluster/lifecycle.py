@@ -62,7 +62,7 @@ def _make(layout: Layout, wish: Wish) -> Spec:
     if made is None:
         made = spec.fresh(wish, token=secrets.token_hex(16))
         _check(layout, made)
-        made = spec.placed(made, slots.take(layout))
+        made = spec.placed(made, slots.take(layout, nodes=bool(made.nodes)))
         shutil.rmtree(layout.logs, ignore_errors=True)
     else:
         _check(layout, made)
