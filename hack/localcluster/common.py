@@ -141,6 +141,16 @@ class Layout:
         return self.root / "kubeconfig"
 
     @property
+    def marker(self) -> Path:
+        """Tells that the directory is a cluster's, so that what lies in it may be replaced and removed."""
+        return self.root / ".dradriver-cluster"
+
+    @property
+    def owned(self) -> bool:
+        """Whether the directory was made a cluster's by `up`."""
+        return self.marker.is_file()
+
+    @property
     def lock(self) -> Path:
         """Held by whoever changes the cluster."""
         return self.root / ".lock"

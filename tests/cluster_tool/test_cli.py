@@ -164,12 +164,3 @@ def test_a_finished_one_does_not(layout, kept, monkeypatch):
     monkeypatch.setattr(lifecycle, "_clear", lambda _: pytest.fail("a running cluster was cleared"))
     with pytest.raises(ClusterError, match="was made with --emulate"):
         lifecycle._existing(layout, spec.Wish(emulate="1.35"))
-
-
-def test_down_removes_what_is_the_clusters_and_nothing_else(layout, kept, cache, monkeypatch):
-    monkeypatch.setattr(lifecycle.preflight, "is_root", lambda: False)
-    for name in ("nodes/node-a", "etcd", "logs", "somebodys"):
-        (layout.root / name).mkdir(parents=True)
-    (layout.bin).symlink_to(layout.root / "somebodys")
-    lifecycle.down(layout)
-    assert {each.name for each in layout.root.iterdir()} == {"logs", "somebodys", ".lock"}
