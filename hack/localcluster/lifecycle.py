@@ -153,8 +153,7 @@ def stop(layout: Layout, name: str, *, kill: bool) -> None:
 def start(layout: Layout, made: Spec, name: str) -> None:
     """Start one component and wait until it does its work."""
     if name in controlplane.commands(layout, made):
-        processes.start(layout, name, controlplane.commands(layout, made)[name])
-        controlplane.wait_ready(layout, made)
+        controlplane.start_one(layout, made, name)
     else:
         kind, _, where = name.partition("-")
         if kind == "containerd":
