@@ -59,6 +59,11 @@ class Plugin:
         finally:
             self._process.kill()
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal; its end can be waited for later."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def wait_end(self) -> int:
         """Wait until it ends by itself; gives the exit status, negative for a signal."""
         process = self._process

@@ -93,6 +93,21 @@ class Space:
         assert any(re.search(pattern, message) for message in messages), f"{pattern!r} not in {messages}"
         return messages[0]
 
+    def told(self, kind: str, name: str, reason: str, pattern: str = "") -> str:
+        """Wait for an event of any object; gives its message. Those of cluster-scoped objects are in `default`."""
+        namespace = "default" if kind == "Node" else self.name
+        selector = f"involvedObject.kind={kind},involvedObject.name={name},reason={reason}"
+
+        def found() -> str | None:
+            events = self.server.list("Event", namespace=namespace, fieldSelector=selector)
+            return next((each["message"] for each in events if re.search(pattern, each["message"])), None)
+
+        return str(wait_for(found, f"an event {reason} of {kind} {name} with {pattern!r}", state=self.story))
+
+    def failures(self, name: str) -> list[str]:
+        """What events say of failed attempts to prepare a pod's claims, but for the kubelet's race."""
+        return self._messages(name, "FailedPrepareDynamicResources")
+
     def gone(self, *names: str) -> None:
         """Wait until pods are gone; the kubelet has unprepared their claims by then."""
         for name in names:
