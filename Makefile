@@ -9,7 +9,18 @@ SHELL := /bin/bash
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
 	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
 UV_VERSION := 0.13.9
-CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dradriver
+
+# The same folder as hack/localcluster/common.py finds: XDG_CACHE_HOME, HOME and the system's list of users in turn.
+absolute = $(if $(filter /%,$(firstword $(1))),$(1))
+HOME_FOLDER := $(or $(call absolute,$(HOME)),$(shell getent passwd "$$(id -u)" | cut -d: -f6))
+CACHE_HOME := $(or $(call absolute,$(XDG_CACHE_HOME)),$(if $(HOME_FOLDER),$(HOME_FOLDER)/.cache))
+ifeq ($(CACHE_HOME),)
+  $(error you have no home directory: set XDG_CACHE_HOME to an absolute path)
+endif
+ifneq ($(words $(CACHE_HOME)),1)
+  $(error the cache folder $(CACHE_HOME) has a space in its name, which make cannot work with: set XDG_CACHE_HOME to another one)
+endif
+CACHE := $(CACHE_HOME)/dradriver
 UV := $(CACHE)/uv-$(UV_VERSION)/bin/uv
 VENV := .venv
 export UV_PYTHON_DOWNLOADS := never

@@ -13,7 +13,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
 
-from dradriver.kube.errors import GoneError, ServerError, from_status
+from dradriver.kube.errors import GoneError, ServerError, from_status, mapping, wait_seconds
 from dradriver.kube.resources import Object, Resource
 from dradriver.kube.transport import Request, Stream, Transport
 
@@ -82,10 +82,11 @@ class Watch:
         """
         for line in self._stream.lines():
             document = _decode(line, target=self._target)
-            if document.get("type") == "ERROR":
-                status = document.get("object") or {}
-                raise from_status(int(status.get("code") or 500), status, target=self._target)
-            yield WatchEvent(type=str(document.get("type")), object=document.get("object") or {})
+            item = document.get("object")
+            if document.get("type") == "ERROR" or not isinstance(item, dict):
+                status = mapping(item)
+                raise from_status(_code(status), status, target=self._target)
+            yield WatchEvent(type=str(document.get("type")), object=item)
 
     def abort(self) -> None:
         """End the iteration in another thread."""
@@ -103,11 +104,11 @@ class Watch:
 class Client:
     """Access to the API server. Safe to share between threads.
 
-    All calls raise ApiError (by status), UnreachableError or KubeconfigError, and nothing else.
+    All calls raise ApiError (by status), UnreachableError, ImpossibleNameError or KubeconfigError, and nothing else.
 
     Args:
         transport: carries the requests.
-        timeout: seconds of silence after which a call is given up.
+        timeout: seconds after which a call that has not been answered in full is given up.
     """
 
     def __init__(self, transport: Transport, *, timeout: float = 30.0) -> None:
@@ -140,14 +141,14 @@ class Client:
         path = resource.path(namespace=selector.namespace)
         page = self._call("GET", path, query=query)
         items: list[Object] = _items(page, resource)
-        while token := (page.get("metadata") or {}).get("continue"):
+        while token := mapping(page.get("metadata")).get("continue"):
             try:
                 page = self._call("GET", path, query=selector.query() | {"limit": str(limit), "continue": token})
             except GoneError:
                 # The pages' snapshot was compacted while we read; all at once cannot suffer that.
                 page, items = self._call("GET", path, query=selector.query()), []
             items += _items(page, resource)
-        version = str((page.get("metadata") or {}).get("resourceVersion") or "")
+        version = str(mapping(page.get("metadata")).get("resourceVersion") or "")
         return Listing(items=tuple(items), resource_version=version)
 
     def create(self, resource: Resource, body: Object, *, dry_run: bool = False) -> Object:
@@ -269,7 +270,7 @@ class Client:
             query=query or {},
             body=None if body is None else json.dumps(body, separators=(",", ":")).encode(),
             content_type=content_type,
-            timeout=timeout or self._timeout,
+            timeout=self._timeout if timeout is None else timeout,
         )
         answer = self._transport.send(request)
         target = f"{method} {path}"
@@ -293,15 +294,22 @@ def _namespace(body: Object) -> str:
 def _items(page: Object, resource: Resource) -> list[Object]:
     """Items of a list lack apiVersion and kind; a caller should not have to know where an object came from."""
     head = {"apiVersion": resource.api_version, "kind": resource.kind}
-    return [head | item for item in page.get("items") or []]
+    items = page.get("items") or []
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise _unreadable(json.dumps(page).encode(), target=f"LIST {resource.plural}")
+    return [head | item for item in items]
 
 
 def _decode(body: bytes, *, target: str) -> Object:
     document = _parsed(body)
     if document is None:
-        message = f"unreadable answer {body[:80]!r}; is that the API server, or a proxy?"
-        raise ServerError(status=200, reason="NotJSON", message=message, target=target)
+        raise _unreadable(body, target=target)
     return document
+
+
+def _unreadable(body: bytes, *, target: str) -> ServerError:
+    message = f"unreadable answer {body[:80]!r}; is that the API server, or a proxy?"
+    return ServerError(status=200, reason="Unreadable", message=message, target=target)
 
 
 def _document(body: bytes) -> Object:
@@ -313,15 +321,24 @@ def _document(body: bytes) -> Object:
 def _parsed(body: bytes) -> Object | None:
     try:
         document = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
+
+
+def _code(status: Mapping[str, Any]) -> int:
+    """The HTTP status that a Status object names; 500 where it names none."""
+    code = status.get("code")
+    return code if isinstance(code, int) else 500
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds from Retry-After, which may be a number or a date; None if absent or unreadable."""
     value = headers.get("retry-after", "")
-    if value.isdigit():
-        return float(value)
-    date = email.utils.parsedate_to_datetime(value) if value.endswith("GMT") else None
-    return max(0.0, date.timestamp() - time.time()) if date else None
+    if not value.endswith("GMT"):
+        return wait_seconds(value)
+    try:
+        date = email.utils.parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return wait_seconds(date.timestamp() - time.time())

@@ -4,13 +4,18 @@ Everything else in this room is light and does not import it. Of the package, on
 loaded here: as a whole it takes 0.3 to 0.9 s and 16 MiB, most of it for models, streams and logins that few need.
 """
 
+import contextlib
+import ipaddress
+import logging
 import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import urllib3
 import yaml
@@ -67,63 +72,117 @@ def connect(
     Raises:
         KubeconfigError: naming the file, what is wrong with it, and what to do.
     """
-    source, load = _choose(kubeconfig, environ=environ, service_account=service_account)
+    source = _choose(kubeconfig, environ=environ, service_account=service_account)
     configuration = Configuration(host="")
     configuration.retries = False
     configuration.connection_pool_maxsize = _POOL_SIZE
     configuration.socket_options = _socket_options()
-    _load(configuration, load, source=source)
-    manager = _manager(configuration)
-    manager.connection_pool_kw["ssl_context"] = _tls(configuration, strict=x509_strict, source=source)
-    authorization = _Authorization(configuration, source=source, clock=clock)
+    _load(configuration, source)
+    proxy = _proxy(configuration)
+    manager = _manager(configuration, proxied=bool(proxy))
+    manager.connection_pool_kw["ssl_context"] = _tls(configuration, strict=x509_strict, source=source.name)
+    authorization = _Authorization(configuration, source=source.name, clock=clock)
     return Client(
-        HttpTransport(server=configuration.host, manager=manager, authorization=authorization, user_agent=user_agent)
+        HttpTransport(
+            server=configuration.host,
+            manager=manager,
+            authorization=authorization,
+            user_agent=user_agent,
+            proxy=_without_password(proxy),
+            clock=clock,
+        )
     )
 
 
-_Loader = Callable[[Configuration], None]
+# --- what says where the API server is ------------------------------------------------------------
 
 
-def _choose(kubeconfig: Path | None, *, environ: Mapping[str, str], service_account: Path) -> tuple[str, _Loader]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """Where the configuration comes from.
+
+    Attributes:
+        name: for messages.
+        load: lets the library read it.
+        user: entry of the chosen user in a kubeconfig; empty if there is none.
+    """
+
+    name: str
+    load: Callable[[Configuration], None]
+    user: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _choose(kubeconfig: Path | None, *, environ: Mapping[str, str], service_account: Path) -> _Source:
     if kubeconfig is not None:
         return _from_files(str(kubeconfig), remedy="give another --kubeconfig")
     if files := environ.get("KUBECONFIG"):
         return _from_files(files, remedy="correct the variable KUBECONFIG")
     if environ.get("KUBERNETES_SERVICE_HOST"):
-        return f"service account in {service_account}", _in_cluster(environ, service_account)
+        load = _in_cluster(environ, service_account)
+        return _Source(name=f"service account in {service_account}", load=load)
     return _from_files(
         str(Path(environ.get("HOME", "/root")) / ".kube" / "config"), remedy="set KUBECONFIG or give --kubeconfig"
     )
 
 
-def _from_files(files: str, *, remedy: str) -> tuple[str, _Loader]:
-    paths = [Path(name).expanduser() for name in files.split(os.pathsep) if name]
-    present = [path for path in paths if path.exists()]
+def _from_files(files: str, *, remedy: str) -> _Source:
+    present = [path for name in files.split(os.pathsep) if name and (path := _existing(name, remedy=remedy))]
     if not present:
         raise KubeconfigError(f"kubeconfig {files} does not exist; {remedy}")
-    for path in present:
-        _check_shape(path)
+    documents = [_checked(path) for path in present]
 
     def load(configuration: Configuration) -> None:
         load_kube_config(  # type: ignore[no-untyped-call]  # the library's config part has no types
             config_file=files, client_configuration=configuration, persist_config=False
         )
 
-    return f"kubeconfig {files}", load
+    return _Source(name=f"kubeconfig {files}", load=load, user=_chosen_user(documents))
 
 
-def _check_shape(path: Path) -> None:
-    """Refuse here what the library would answer with a traceback."""
+def _existing(name: str, *, remedy: str) -> Path | None:
+    """The file of this name; None where there is none, as one of several in KUBECONFIG may be missing."""
+    try:
+        path = Path(name).expanduser()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RuntimeError) as error:
+        # RuntimeError: ~user of a user that does not exist.
+        reason = getattr(error, "strerror", None) or error
+        raise KubeconfigError(f"kubeconfig {name} cannot be reached: {reason}; {remedy}") from error
+    return path
+
+
+def _chosen_user(documents: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The user of the current context, where the documents are in order; the library says what is not."""
+    try:
+        current = [document["current-context"] for document in documents if "current-context" in document][-1]
+        context = _named(documents, "contexts", current)["context"]
+        user = _named(documents, "users", context["user"])["user"]
+    except (LookupError, TypeError, StopIteration):
+        return {}
+    return user if isinstance(user, Mapping) else {}
+
+
+def _named(documents: Sequence[Mapping[str, Any]], kind: str, name: str) -> Mapping[str, Any]:
+    entries = [entry for document in documents for entry in document.get(kind) or ()]
+    found: Mapping[str, Any] = next(entry for entry in entries if entry["name"] == name)
+    return found
+
+
+def _checked(path: Path) -> Mapping[str, Any]:
+    """Read a file, and refuse here what the library would answer with a traceback."""
     try:
         document = yaml.safe_load(path.read_bytes())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         first_line = " ".join(str(error).split())
         raise KubeconfigError(f"kubeconfig {path} cannot be read as YAML: {first_line}; write it anew") from error
     if not isinstance(document, dict) or document.get("kind", "Config") != "Config":
         raise KubeconfigError(f"kubeconfig {path} is not a kubeconfig (kind: Config); give another file")
+    return document
 
 
-def _in_cluster(environ: Mapping[str, str], service_account: Path) -> _Loader:
+def _in_cluster(environ: Mapping[str, str], service_account: Path) -> Callable[[Configuration], None]:
     def load(configuration: Configuration) -> None:
         loader = InClusterConfigLoader(  # type: ignore[no-untyped-call]  # as above
             token_filename=str(service_account / "token"),
@@ -135,25 +194,99 @@ def _in_cluster(environ: Mapping[str, str], service_account: Path) -> _Loader:
     return load
 
 
-def _load(configuration: Configuration, load: _Loader, *, source: str) -> None:
+def _load(configuration: Configuration, source: _Source) -> None:
     try:
-        load(configuration)
+        with _overheard() as complaints:
+            source.load(configuration)
     except (ConfigException, OSError) as error:
-        raise KubeconfigError(f"{source}: {error}; correct it or choose another") from error
+        raise KubeconfigError(f"{source.name}: {error}; correct it or choose another") from error
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         # The library walks the document without checking it.
-        raise KubeconfigError(f"{source}: malformed near {error}; compare it with `kubectl config view`") from error
+        raise KubeconfigError(
+            f"{source.name}: malformed near {error}; compare it with `kubectl config view`"
+        ) from error
     if not configuration.host:
-        raise KubeconfigError(f"{source}: the cluster of its current context has no server; add it")
+        raise KubeconfigError(f"{source.name}: the cluster of its current context has no server; add it")
+    login = _login(source.user)
+    if login and not configuration.cert_file and not configuration.api_key.get("BearerToken"):
+        reasons = "; ".join(complaints) or "it says nothing"
+        raise KubeconfigError(
+            f"{source.name}: {login} of the current context's user gives no credentials: {reasons}; "
+            "see what `kubectl get --raw /version` says, or choose another user"
+        )
 
 
-def _manager(configuration: Configuration) -> urllib3.PoolManager:
-    if configuration.proxy:
-        # The package knows whom to reach without the proxy; that part of it is loaded for this only.
-        from kubernetes.client.rest import RESTClientObject  # noqa: PLC0415
+def _login(user: Mapping[str, Any]) -> str:
+    """By what a user gets a token; "" for one who needs none."""
+    if "exec" in user:
+        login = user["exec"] if isinstance(user["exec"], Mapping) else {}
+        return f"the login command `{' '.join(map(str, [login.get('command', ''), *(login.get('args') or ())]))}`"
+    if "auth-provider" in user:
+        provider = user["auth-provider"]
+        return f"the login provider {provider.get('name') if isinstance(provider, Mapping) else provider}"
+    return "the token" if {"token", "tokenFile"} & user.keys() else ""
 
-        proxied: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
-        return proxied
+
+@contextlib.contextmanager
+def _overheard() -> Iterator[list[str]]:
+    """What the library logs at the root while it reads: of a login that fails it says nothing else."""
+    heard: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.name == "root":
+                heard.append(" ".join(record.getMessage().split()))
+
+    listener = Listener()
+    logging.getLogger().addHandler(listener)
+    try:
+        yield heard
+    finally:
+        logging.getLogger().removeHandler(listener)
+
+
+# --- how it is reached ----------------------------------------------------------------------------
+
+
+def _proxy(configuration: Configuration) -> str:
+    """URL of the proxy to go through, "" for none.
+
+    As with client-go: this machine itself is never reached through a proxy that the environment names, but through
+    one of the kubeconfig if that says so.
+    """
+    proxy = configuration.proxy
+    if not proxy:
+        return ""
+    from_environment = proxy == Configuration(host=configuration.host).proxy
+    if from_environment and _is_this_machine(configuration.host):
+        return ""
+    # The package knows whom to reach without the proxy; that part of it is loaded for this only.
+    from kubernetes.client.rest import should_bypass_proxies  # noqa: PLC0415
+
+    return "" if should_bypass_proxies(configuration.host, configuration.no_proxy or "") else str(proxy)
+
+
+def _is_this_machine(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _without_password(proxy: str) -> str:
+    user, at, rest = proxy.rpartition("@")
+    return f"{user.partition('://')[0]}://{rest}" if at else proxy
+
+
+def _manager(configuration: Configuration, *, proxied: bool) -> urllib3.PoolManager:
+    if proxied:
+        from kubernetes.client.rest import RESTClientObject  # noqa: PLC0415 (as above)
+
+        manager: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
+        return manager
     names: dict[str, Any] = {
         # Given although the context has them: so they are read anew for each connection, since they get renewed.
         "ca_certs": configuration.ssl_ca_cert,

@@ -6,6 +6,7 @@ place that reads an HTTP status.
 
     KubeError
     ├── KubeconfigError            no usable configuration: a person has to act
+    ├── ImpossibleNameError        no object can have this name, or a namespace is missing (also a ValueError)
     ├── UnreachableError           no answer: refused, reset, timed out, not TLS
     └── ApiError                   the server answered, and not with success
         ├── InvalidError           400, 422: the object itself is at fault
@@ -19,8 +20,12 @@ place that reads an HTTP status.
         └── ServerError            5xx
 """
 
+import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+LONGEST_WAIT: Final = 3600.0
+"""Seconds; a server that asks for more (or for ever) is asked again after that."""
 
 
 class KubeError(Exception):
@@ -29,6 +34,10 @@ class KubeError(Exception):
 
 class KubeconfigError(KubeError):
     """The kubeconfig or in-cluster files do not say how to reach the API server."""
+
+
+class ImpossibleNameError(KubeError, ValueError):
+    """A name would change the meaning of a URL, or a namespaced object has no namespace: nothing was sent."""
 
 
 class UnreachableError(KubeError):
@@ -124,9 +133,23 @@ def from_status(status: int, document: Mapping[str, Any], *, target: str, retry_
     reason = str(document.get("reason") or "")
     message = str(document.get("message") or "no explanation")
     if retry_after is None:
-        retry_after = (document.get("details") or {}).get("retryAfterSeconds")
+        retry_after = wait_seconds(mapping(document.get("details")).get("retryAfterSeconds"))
     kind = _class_for(status, reason=reason, message=message)
     return kind(status=status, reason=reason, message=message, target=target, retry_after=retry_after)
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """The value where it is an object, else an empty one: who answers may be something else than an API server."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def wait_seconds(value: Any) -> float | None:
+    """Read how long somebody asks us to wait, a number or its text; None where it is neither."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return None if math.isnan(seconds) else min(max(0.0, seconds), LONGEST_WAIT)
 
 
 def _class_for(status: int, *, reason: str, message: str) -> type[ApiError]:

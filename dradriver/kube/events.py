@@ -105,12 +105,17 @@ class EventRecorder:
 
     def record(self, happening: Happening) -> None:
         """Note an Event for writing."""
-        if self._is_repeated(happening):
-            return
-        try:
-            self._queue.put_nowait(happening)
-        except queue.Full:
-            self.dropped += 1
+        now = self._clock()
+        with self._lock:
+            last = self._written.get(happening)
+            if last is not None and now - last < self._window:
+                return
+            try:
+                self._queue.put_nowait(happening)
+            except queue.Full:
+                self.dropped += 1
+                return
+            self._note(happening, now)
 
     def start(self) -> None:
         """Start the thread."""
@@ -127,25 +132,28 @@ class EventRecorder:
             return
         self._thread.join(timeout)
 
-    def _is_repeated(self, happening: Happening) -> bool:
-        now = self._clock()
-        with self._lock:
-            last = self._written.get(happening)
-            if last is not None and now - last < self._window:
-                return True
-            self._written[happening] = now
-            self._written.move_to_end(happening)
-            if len(self._written) > _REMEMBERED:
-                self._written.popitem(last=False)
-        return False
+    def _note(self, happening: Happening, now: float) -> None:
+        self._written[happening] = now
+        self._written.move_to_end(happening)
+        if len(self._written) > _REMEMBERED:
+            self._written.popitem(last=False)
 
     def _run(self) -> None:
         while (happening := self._queue.get()) is not None:
             try:
                 self._client.create(EVENTS, self._event(happening))
             except KubeError as error:
-                self.dropped += 1
+                self._drop(happening)
                 log.warning("event not written", reason=happening.reason, error=str(error))
+            except Exception:
+                self._drop(happening)
+                log.exception("defect in writing an event", reason=happening.reason)
+
+    def _drop(self, happening: Happening) -> None:
+        """Forget it, so that the next one of its kind is not taken for a repetition."""
+        with self._lock:
+            self.dropped += 1
+            self._written.pop(happening, None)
 
     def _event(self, happening: Happening) -> Object:
         regarding = happening.regarding

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from dradriver.kube.errors import ImpossibleNameError
+
 Object: TypeAlias = dict[str, Any]
 """A Kubernetes object as decoded JSON; nothing of it is lost or checked on the way."""
 
@@ -34,15 +36,15 @@ class Resource:
         """URL path of an object, of a collection (no name), or of a collection in all namespaces (neither).
 
         Raises:
-            ValueError: if a part would change the path's meaning, or a namespaced object lacks its namespace.
+            ImpossibleNameError: if a part would change the path's meaning, or a namespaced object lacks its namespace.
         """
         if self.namespaced and name and not namespace:
-            raise ValueError(f"{self.plural}/{name} needs a namespace")
+            raise ImpossibleNameError(f"{self.plural}/{name} needs a namespace")
         scope = ("namespaces", namespace) if self.namespaced and namespace else ()
         root = ("apis", self.group) if self.group else ("api",)
         parts = [*root, self.version, *scope, self.plural, *filter(None, (name, subresource))]
         if not all(_is_segment(part) for part in (namespace or "-", name or "-")):
-            raise ValueError(f"not a name of a Kubernetes object: {namespace!r} {name!r}")
+            raise ImpossibleNameError(f"not a name of a Kubernetes object: {namespace!r} {name!r}")
         return "/" + "/".join(parts)
 
 

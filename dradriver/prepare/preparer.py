@@ -23,7 +23,7 @@ import structlog
 from dradriver import api
 from dradriver.cdi.errors import CdiError
 from dradriver.kube.errors import (
-    ApiError,
+    KubeError,
     NotFoundError,
     ServerError,
     TooManyRequestsError,
@@ -303,7 +303,7 @@ class Preparer:
                 _log.info("API server does not answer, going by the record of the claim", error=str(error))
                 return None
             raise ClaimUnreadableError(f"claim {claim.namespace}/{claim.name} cannot be read: {error}") from error
-        except ApiError as error:
+        except KubeError as error:
             raise ClaimError(f"claim {claim.namespace}/{claim.name} cannot be read: {error}") from error
 
     def _done_plan(self, claim: ClaimReference) -> Plan | None:
@@ -546,7 +546,7 @@ class Preparer:
             body = self._read(reference_of(plan), timeout=timeout)
         except NotFoundError:
             return "the claim does not exist any more"
-        except (ApiError, UnreachableError):
+        except KubeError:
             return None
         try:
             allocated = read_claim(body, uid=plan.uid, driver=self._driver)

@@ -5,6 +5,7 @@ SimulationError
 ├── BadInput            a name, number, option or file that cannot be used; says what is allowed
 ├── StateMissing        the folder holds no simulated node
 ├── StateExists         the folder already holds one
+├── FolderForeign       the folder holds something else, which is not ours to overwrite
 └── StateDamaged        the state file is not one that this version writes
 """
 
@@ -23,6 +24,10 @@ class StateMissing(SimulationError):
 
 class StateExists(SimulationError):
     """There already is a simulated node in this folder."""
+
+
+class FolderForeign(SimulationError):
+    """There is something in this folder that no simulated node has put there."""
 
 
 class StateDamaged(SimulationError):

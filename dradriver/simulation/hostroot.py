@@ -317,6 +317,7 @@ def _make_new(path: Path, entry: File | Link | Node) -> None:
 def _make_node(path: Path, node: Node) -> None:
     try:
         os.mknod(path, stat.S_IFCHR | node.mode, os.makedev(node.major, node.minor))
-    except PermissionError:
+    except OSError:
+        # No right to, or a file system without devices: what is looked up by name only works still.
         path.touch()
     path.chmod(node.mode)

@@ -8,7 +8,8 @@ Files in the folder:
   meanwhile.
 - `lock` and `lock-gpu<N>`: held (flock) by who changes something; the kernel lets go when a process dies.
 - `root/`: the host's files, kept in step (see `hostroot`).
-- `rendered`: empty; its modification time, in seconds, is the generation that `root/` shows.
+- `rendered`: empty; its modification time, in seconds, is the generation that `root/` shows. It is made first, and says
+  that the folder is ours: without it nothing in `root/` is removed.
 
 Nothing is synced to the medium: a crash of the real machine is not what is simulated.
 """
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dradriver.simulation import hostroot
-from dradriver.simulation.errors import SimulationError, StateDamaged, StateExists, StateMissing
+from dradriver.simulation.errors import FolderForeign, SimulationError, StateDamaged, StateExists, StateMissing
 from dradriver.simulation.state import State, decode, encode
 
 T = TypeVar("T")
@@ -127,9 +128,13 @@ class Store:
 
         Raises:
             StateExists: there is one already and `force` is not given.
+            FolderForeign: the folder is in use for something else; nothing in it is touched.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._insist_on_free()
         with self._exclusive("lock"):
+            self._insist_on_free()
+            self._own_root()
             os.close(os.open(self.folder / "state", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
             before = self._before()
             if before is not None:
@@ -144,6 +149,33 @@ class Store:
             return self.read()
         except SimulationError:
             return None
+
+    def _insist_on_free(self) -> None:
+        """Refuse a folder with files of somebody else: `root`, as we would make it, has common names."""
+        if self._rendered() >= 0:
+            return
+        foreign = sorted(path.name for path in self.folder.iterdir() if not _may_be_there(path))
+        if foreign and self._before() is None:
+            raise FolderForeign(
+                f"{self.folder} is no simulated node and not empty ({', '.join(foreign[:3])}): name an empty folder"
+            )
+
+    def _own_root(self) -> Path:
+        """Give the folder of the host's files, marked as ours before anything is put there or taken away.
+
+        Raises:
+            FolderForeign: it is a link, or has content without our mark.
+        """
+        root = self.folder / "root"
+        if root.is_symlink():
+            raise FolderForeign(f"{root} is a symbolic link: remove it, or name another folder")
+        if self._rendered() < 0:
+            if root.exists() and (not root.is_dir() or any(root.iterdir())):
+                raise FolderForeign(f"{root} was not made by this simulation: remove it, or name another folder")
+            mark = self.folder / "rendered"
+            mark.touch()
+            os.utime(mark, (0, 0))
+        return root
 
     def update(self, change: Callable[[State], tuple[State, T]]) -> T:
         """Change the state by a pure function, atomically; nothing happens where it raises or returns the same state.
@@ -176,12 +208,10 @@ class Store:
         return self._keep(os.pread(descriptor, 2 * _HEADER_BYTES, 0), state)
 
     def _render(self, before: State | None, after: State) -> None:
+        root = self._own_root()
         in_step = before is not None and self._rendered() == before.generation
-        hostroot.render(self.folder / "root", after, shown=before if in_step else None)
-        mark = self.folder / "rendered"
-        if not in_step:
-            mark.touch()
-        os.utime(mark, (after.generation, after.generation))
+        hostroot.render(root, after, shown=before if in_step else None)
+        os.utime(self.folder / "rendered", (after.generation, after.generation))
 
     def _rendered(self) -> int:
         try:
@@ -194,6 +224,7 @@ class Store:
 
         Raises:
             StateMissing, StateDamaged: as for `read`.
+            FolderForeign: what is in `root` is not ours to change.
         """
         if self._rendered() != self.read().generation:
             with self._exclusive("lock"):
@@ -217,6 +248,11 @@ class Store:
             yield
         finally:
             os.close(descriptor)
+
+
+def _may_be_there(path: Path) -> bool:
+    """What this creation, or one that was killed at its very beginning, has made itself."""
+    return path.name in {"lock", "state"} and path.is_file() and not path.stat().st_size
 
 
 # --- slots ----------------------------------------------------------------------------------------

@@ -10,43 +10,60 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+from localcluster.common import ClusterError, state_dir
+
 from demonstration import pictures
-from demonstration.expectations import Allocated, allocated, check, check_examples, look_inside
+from demonstration.expectations import (
+    Allocated,
+    allocated,
+    check,
+    check_examples,
+    check_status,
+    look_inside,
+    status_of,
+)
 from demonstration.world import MACHINE, NAMESPACE, REPOSITORY, DemoError, World, wait_for
 
 EXAMPLES = REPOSITORY / "deploy/examples"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the demo, or end it; returns the exit status."""
+    """Run the demo, or end it; returns the exit status. What goes wrong is told in a sentence."""
     parser = argparse.ArgumentParser(prog="hack/demo", description="Run pods on eight simulated GPUs of a real node.")
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
-    parser.add_argument("--dir", type=Path, default=state / "dradriver/demo", help="folder of the demo (%(default)s)")
+    parser.add_argument("--dir", type=Path, help="folder of the demo (default: ~/.local/state/dradriver/demo)")
     parser.add_argument("--down", action="store_true", help="end the demo and remove all it made")
     parser.add_argument("--env", action="store_true", help="print what a shell needs to play with the running demo")
     options = parser.parse_args(arguments)
-    world = World(folder=options.dir.absolute())
     act = _down if options.down else _print_environment if options.env else _demo
     try:
-        act(world)
-    except DemoError as error:
+        act(World(folder=(options.dir or state_dir() / "demo").absolute()))
+    except (DemoError, ClusterError, OSError) as error:
         print(f"\ndemo: failed: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\ndemo: interrupted; `make demo-down` ends what was begun", file=sys.stderr)
+        return 130
     return 0
 
 
 def _down(world: World) -> None:
-    world.stop_plugin()
+    """End the demo; where its folder is lost, still take back from the machine what is left of its cluster."""
+    ours = world.marker.exists()
+    if world.folder.exists() and not ours:
+        raise DemoError(f"{world.folder} is no demo's folder: nothing in it was touched")
+    if ours:
+        world.stop_plugin()
     world.cluster_down()
-    shutil.rmtree(world.folder, ignore_errors=True)
+    if ours:
+        world.clear()
     print("demo: ended")
 
 
 def _print_environment(world: World) -> None:
     """Print the cluster's variables, the folder of the simulated GPUs and a PATH with the project's programs."""
-    found = world.environment()
-    if "NODE_NAME" not in found:
+    if not world.marker.exists():
         raise DemoError("no demo is running: start it with `make demo`")
+    found = world.environment
     names = (
         "KUBECONFIG",
         "NODE_NAME",
@@ -64,8 +81,10 @@ def _print_environment(world: World) -> None:
 
 
 def _demo(world: World) -> None:
+    if os.geteuid():
+        raise DemoError("a Kubernetes node needs root's rights: run the demo as root")
     started = time.monotonic()
-    world.folder.mkdir(parents=True, exist_ok=True)
+    world.claim()
     _step("A real Kubernetes node")
     world.cluster_up()
     _start_over(world)
@@ -80,6 +99,7 @@ def _demo(world: World) -> None:
     _step("The GPUs meanwhile")
     print(pictures.layout(world.show_gpus()))
     _look_inside(world, devices)
+    _show_claims(world, devices)
     _step("Checks")
     check_examples(devices)
     _end_examples(world)
@@ -98,9 +118,8 @@ def _start_over(world: World) -> None:
     world.stop_plugin()
     shutil.rmtree(world.gpus, ignore_errors=True)
     world.simulation("create", MACHINE)
-    world.kubectl(
-        "apply", "-f", str(REPOSITORY / "deploy/deviceclasses.yaml"), "-f", str(REPOSITORY / "deploy/rbac.yaml")
-    )
+    # All that an administrator applies, and not the folder of examples in it.
+    world.kubectl("apply", "-f", str(REPOSITORY / "deploy"))
 
 
 def _show_slices(world: World) -> None:
@@ -160,6 +179,20 @@ def _look_inside(world: World, devices: list[Allocated]) -> None:
         print("        checked: its own devices, all of them, and nothing else\n")
 
 
+def _show_claims(world: World, devices: list[Allocated]) -> None:
+    """Show what the plugin has written into the claims, and make sure that it is true."""
+    _step("What the claims' status says")
+    wanted = {device.claim: {each.uuid for each in devices if each.claim == device.claim} for device in devices}
+    wait_for("the claims' device status", lambda: all(status_of(world, claim) for claim in wanted), seconds=30)
+    rows = [("CLAIM", "DEVICE", "READY", "UUID")]
+    for claim, uuids in sorted(wanted.items()):
+        told = status_of(world, claim)
+        check_status(claim, told, uuids)
+        rows += [(claim, *each) for each in told]
+    print(pictures.table(rows))
+    print("    checked: every claim says that its devices are ready, and which they are")
+
+
 def _end_examples(world: World) -> None:
     _step("The GPUs after the pods are gone")
     world.kubectl("delete", "-n", NAMESPACE, "-f", str(EXAMPLES), "--now")
@@ -168,7 +201,7 @@ def _end_examples(world: World) -> None:
     left = [instance for gpu in world.show_gpus() for instance in gpu["instances"]]
     if left:
         raise DemoError(f"{len(left)} MIG instances are left: {left}")
-    specs = list(Path(world.environment()["CDI_ROOT"]).glob("*"))
+    specs = list(Path(world.environment["CDI_ROOT"]).glob("*"))
     if specs:
         raise DemoError(f"CDI specs are left: {specs}")
     print("    checked: no MIG instance and no CDI spec is left")

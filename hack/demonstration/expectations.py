@@ -17,6 +17,7 @@ class Allocated:
 
     pod: str
     container: str
+    claim: str
     device: str
     gpu: Mapping[str, Any]
     instance: Mapping[str, Any] | None
@@ -37,7 +38,7 @@ class Allocated:
             return frozenset({node})
         gi = f"gpu{self.gpu['minor']}/gi{self.instance['gpu_instance_id']}"
         ci = f"{gi}/ci{self.instance['compute_instances'][0]['compute_instance_id']}"
-        minors = (self.capabilities[f"{name}/access"] for name in (gi, ci))
+        minors = (_of(self.capabilities, f"{name}/access", "the driver's list of capabilities") for name in (gi, ci))
         return frozenset({node, *(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in minors)})
 
 
@@ -50,36 +51,63 @@ class Seen:
     environment: Mapping[str, str]
 
 
+def _of(found: Mapping[str, Any], name: str, what: str) -> Any:
+    """One entry.
+
+    Raises:
+        DemoError: there is none of that name.
+    """
+    if name not in found:
+        raise DemoError(f"{what} has no {name}, only {', '.join(sorted(found)) or 'nothing'}")
+    return found[name]
+
+
 def allocated(world: World) -> list[Allocated]:
-    """Read from the API server which container got which device."""
+    """Read from the API server which container got which device.
+
+    Raises:
+        DemoError: a pod uses a claim that is not there or not allocated.
+    """
     gpus = {f"gpu-{gpu['minor']}": gpu for gpu in world.show_gpus()}
     capabilities = world.capability_minors()
     claims = {claim["metadata"]["name"]: claim for claim in world.get("resourceclaims", "-n", NAMESPACE)["items"]}
     found = []
     for pod in world.get("pods", "-n", NAMESPACE)["items"]:
-        # A claim that the pod names itself stands in the spec, one made from a template in the status.
-        uses = [*pod["spec"]["resourceClaims"], *pod["status"].get("resourceClaimStatuses", [])]
-        names = {use["name"]: use["resourceClaimName"] for use in uses if "resourceClaimName" in use}
-        for container in pod["spec"]["containers"]:
-            for use in container["resources"]["claims"]:
-                claim = claims[names[use["name"]]]
-                for device in _devices(claim, use.get("request")):
-                    gpu, instance = _hardware(pod["metadata"]["name"], device, gpus)
-                    found.append(
-                        Allocated(
-                            pod=pod["metadata"]["name"],
-                            container=container["name"],
-                            device=device,
-                            gpu=gpu,
-                            instance=instance,
-                            capabilities=capabilities,
-                        )
-                    )
+        name = pod["metadata"]["name"]
+        for container, claim, device in _uses(pod, claims):
+            gpu, instance = _hardware(name, device, gpus)
+            found.append(
+                Allocated(
+                    pod=name,
+                    container=container,
+                    claim=claim,
+                    device=device,
+                    gpu=gpu,
+                    instance=instance,
+                    capabilities=capabilities,
+                )
+            )
     return found
 
 
+def _uses(pod: Mapping[str, Any], claims: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Each container of a pod with the claim and the device that it uses."""
+    where = f"pod {pod['metadata']['name']}"
+    # A claim that the pod names itself stands in the spec, one made from a template in the status.
+    listed = [*pod["spec"].get("resourceClaims", []), *pod["status"].get("resourceClaimStatuses", [])]
+    names = {each["name"]: each["resourceClaimName"] for each in listed if "resourceClaimName" in each}
+    for container in pod["spec"]["containers"]:
+        for use in container.get("resources", {}).get("claims", []):
+            name = _of(names, use["name"], f"{where}'s list of claims")
+            for device in _devices(_of(claims, name, "the namespace's list of claims"), use.get("request")):
+                yield container["name"], name, device
+
+
 def _devices(claim: Mapping[str, Any], request: str | None) -> Iterator[str]:
-    for result in claim["status"]["allocation"]["devices"]["results"]:
+    allocation = claim.get("status", {}).get("allocation")
+    if not allocation:
+        raise DemoError(f"claim {claim['metadata']['name']} is not allocated")
+    for result in allocation["devices"]["results"]:
         if request is None or result["request"] == request:
             yield result["device"]
 
@@ -90,7 +118,7 @@ def _hardware(
     match = re.fullmatch(r"(gpu-\d+)(?:-mig-.+-(\d+)-(\d+))?", device)
     if match is None:
         raise DemoError(f"pod {pod} got a device with the unexpected name {device}")
-    gpu = gpus[match[1]]
+    gpu = _of(gpus, match[1], "the simulated node")
     if match[2] is None:
         return gpu, None
     instance = _instance(gpu, profile=int(match[2]), start=int(match[3]))
@@ -141,32 +169,59 @@ def check(seen: Seen, devices: list[Allocated]) -> None:
         raise DemoError(f"{where} is told of {sorted(told)} and {sorted(listed)}, its devices are {sorted(uuids)}")
 
 
+_STATUS = '{range .status.devices[*]}{.device} {.conditions[?(@.type=="Ready")].status} {.data.uuid}{"\\n"}{end}'
+
+
+def status_of(world: World, claim: str) -> list[tuple[str, str, str]]:
+    """What a claim's status says of each device: its name, whether it is ready, its UUID."""
+    told = world.kubectl("get", "resourceclaim", claim, "-n", NAMESPACE, "-o", f"jsonpath={_STATUS}")
+    lines = ([*line.split(" "), "", ""] for line in told.splitlines())
+    return [(words[0], words[1], words[2]) for words in lines]
+
+
+def check_status(claim: str, told: list[tuple[str, str, str]], uuids: set[str]) -> None:
+    """Make sure a claim's status tells of its devices and that they are ready.
+
+    Raises:
+        DemoError: saying what is wrong.
+    """
+    if {uuid for _, _, uuid in told} != uuids:
+        raise DemoError(f"claim {claim} tells of {sorted(uuid for *_, uuid in told)}, its devices are {sorted(uuids)}")
+    if waiting := [device for device, is_ready, _ in told if is_ready != "True"]:
+        raise DemoError(f"claim {claim} says that {', '.join(waiting)} is not ready")
+
+
 def check_examples(devices: list[Allocated]) -> None:
     """Make sure every example got what it asked for.
 
     Raises:
         DemoError: saying what is wrong.
     """
-    by_pod: dict[str, list[Allocated]] = {}
-    for device in devices:
-        by_pod.setdefault(device.pod, []).append(device)
-    _expect("whole-gpu got a whole GPU", by_pod["whole-gpu"][0].instance is None)
-    small = [by_pod["small-1"][0], by_pod["small-2"][0]]
+    (whole,) = _of_pod(devices, "whole-gpu", 1)
+    _expect("whole-gpu got a whole GPU", whole.instance is None)
+    small = [*_of_pod(devices, "small-1", 1), *_of_pod(devices, "small-2", 1)]
     _expect("the small pods got 1g.10gb partitions", {_profile(device) for device in small} == {"1g.10gb"})
     _expect("the small pods got different ones", small[0].uuid != small[1].uuid)
-    first, second = by_pod["same-gpu"]
+    first, second = _of_pod(devices, "same-gpu", 2)
     _expect("same-gpu got two 1g.10gb partitions", {_profile(first), _profile(second)} == {"1g.10gb"})
     _expect("both lie on one GPU", first.gpu["uuid"] == second.gpu["uuid"])
     _expect("same-gpu's containers got different ones", first.uuid != second.uuid)
-    one, other = by_pod["shared-claim"]
+    one, other = _of_pod(devices, "shared-claim", 2)
     _expect("shared-claim's containers share one partition", one.uuid == other.uuid)
-    loose = by_pod["any-30gib"][0]
+    (loose,) = _of_pod(devices, "any-30gib", 1)
     enough = loose.instance is None or loose.instance["memory_mib"] >= 30 * MIB_PER_GIB
     _expect("any-30gib got at least 30 GiB", enough)
     _expect("and no whole GPU, since a partition suffices", loose.instance is not None)
     held = {(device.gpu["uuid"], device.uuid) for device in devices}
-    whole = {gpu for gpu, uuid in held if gpu == uuid}
-    _expect("no partition lies on the whole GPU's card", not {gpu for gpu, uuid in held if gpu != uuid} & whole)
+    wholes = {gpu for gpu, uuid in held if gpu == uuid}
+    _expect("no partition lies on the whole GPU's card", not {gpu for gpu, uuid in held if gpu != uuid} & wholes)
+
+
+def _of_pod(devices: list[Allocated], pod: str, number: int) -> list[Allocated]:
+    found = [device for device in devices if device.pod == pod]
+    if len(found) != number:
+        raise DemoError(f"pod {pod} has {len(found)} devices, it should have {number}")
+    return found
 
 
 def _profile(device: Allocated) -> str:

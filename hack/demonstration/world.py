@@ -3,21 +3,28 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from localcluster.common import write
+
+from demonstration import identity
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODE = "node-a"
 MACHINE = "8xh100-80gb"
 NAMESPACE = "dradriver-demo"
-SERVICE_ACCOUNT = "dradriver-kubelet-plugin"
+# What the demo makes in its folder, apart from the marker that tells that the folder is the demo's.
+_MADE = ("cluster", "gpus", "plugin.kubeconfig", "plugin.log", "plugin.pid")
 
 
 class DemoError(Exception):
@@ -56,38 +63,72 @@ class World:
         """State of the simulated node."""
         return self.folder / "gpus"
 
+    @property
+    def marker(self) -> Path:
+        """Tells that the folder is the demo's, so that what lies in it may be replaced and removed."""
+        return self.folder / ".dradriver-demo"
+
+    def claim(self) -> None:
+        """Make a new or empty folder the demo's.
+
+        Raises:
+            DemoError: there is something in it that no demo has put there.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.marker.exists() and any(self.folder.iterdir()):
+            raise DemoError(f"{self.folder} has something in it and is no demo's folder; choose an empty or a new one")
+        self.marker.touch()
+
+    def clear(self) -> None:
+        """Remove what the demo made, and the folder if nothing else is in it."""
+        for name in _MADE:
+            path = self.folder / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        self.marker.unlink(missing_ok=True)
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
     # --- programs --------------------------------------------------------------------------------
 
-    def run(self, command: Sequence[str], **more: Any) -> str:
+    def run(self, command: Sequence[str], *, stdin: str | None = None) -> str:
         """Run a program and return what it prints.
 
         Raises:
-            DemoError: it fails; with what it said.
+            DemoError: it fails, with what it said; or it is not there.
         """
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=self.environment(), **more)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=_own(), input=stdin)
+        except OSError as error:
+            raise DemoError(f"{command[0]} cannot be run: {error.strerror}") from error
         if done.returncode:
             raise DemoError(f"`{' '.join(command)}` failed:\n{done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
-    def environment(self) -> dict[str, str]:
-        """The environment a developer gets from `hack/cluster env`."""
-        output = subprocess.run(
-            [REPOSITORY / "hack/cluster", "env", "--dir", self.cluster, "--node", NODE],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        words = (word for line in output.stdout.splitlines() for word in shlex.split(line) if "=" in word)
-        return {**os.environ, **dict(word.split("=", 1) for word in words)}
+    def _tool(self, command: str, *options: str) -> list[str]:
+        return [str(REPOSITORY / "hack/cluster"), command, "--dir", str(self.cluster), *options]
+
+    @cached_property
+    def environment(self) -> Mapping[str, str]:
+        """The environment a developer gets from `hack/cluster env`, once the cluster is up.
+
+        Raises:
+            DemoError: there is no such cluster, or it has no such node.
+        """
+        told = self.run(self._tool("env", "--node", NODE))
+        words = (word for line in told.splitlines() for word in shlex.split(line) if "=" in word)
+        return {**_own(), **dict(word.split("=", 1) for word in words)}
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run kubectl as administrator."""
-        return self.run(["kubectl", *arguments], input=stdin)
+        """Run the cluster's own kubectl as administrator of this cluster, whatever the shell is set to."""
+        program = (f"{self.cluster}/bin/kubectl", f"--kubeconfig={self.cluster}/kubeconfig")
+        return self.run([*program, *arguments], stdin=stdin)
 
     def get(self, *arguments: str) -> dict[str, Any]:
         """Read objects with kubectl."""
-        found: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
-        return found
+        return _object(self.kubectl("get", *arguments, "-o", "json"), of=f"kubectl get {' '.join(arguments)}")
 
     def simulation(self, *arguments: str) -> str:
         """Run a verb of the simulation's command line."""
@@ -100,7 +141,7 @@ class World:
 
     def show_gpus(self) -> list[dict[str, Any]]:
         """Read the simulated GPUs."""
-        gpus: list[dict[str, Any]] = json.loads(self.simulation("show"))["gpus"]
+        gpus: list[dict[str, Any]] = _object(self.simulation("show"), of="the simulation")["gpus"]
         return gpus
 
     # --- cluster ---------------------------------------------------------------------------------
@@ -111,8 +152,7 @@ class World:
         Raises:
             DemoError: it does not come up; the reason has been printed.
         """
-        command = [REPOSITORY / "hack/cluster", "up", "--dir", self.cluster]
-        if subprocess.run(command, check=False).returncode:
+        if subprocess.run(self._tool("up"), check=False).returncode:
             raise DemoError("the cluster does not come up, see above")
 
     def cluster_down(self) -> None:
@@ -121,21 +161,18 @@ class World:
         Raises:
             DemoError: something of it is left.
         """
-        if subprocess.run([REPOSITORY / "hack/cluster", "down", "--dir", self.cluster], check=False).returncode:
+        if subprocess.run(self._tool("down"), check=False).returncode:
             raise DemoError("the cluster does not end, see above")
 
     # --- plugin ----------------------------------------------------------------------------------
 
     def plugin_kubeconfig(self) -> Path:
-        """Write a kubeconfig with the rights the plugin has in production: those of its service account."""
-        config = json.loads(self.kubectl("config", "view", "--raw", "-o", "json"))
-        token = self.kubectl("create", "token", SERVICE_ACCOUNT, "-n", "dradriver", "--duration", "24h").strip()
+        """Write a kubeconfig with the rights the plugin has in production: of its service account, in a pod here."""
+        config = _object(self.kubectl("config", "view", "--raw", "-o", "json"), of="kubectl config view")
+        token = identity.bound_token(self.kubectl, node=NODE)
         for user in config["users"]:
             user["user"] = {"token": token}
-        path = self.folder / "plugin.kubeconfig"
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(config))
-        return path
+        return write(self.folder / "plugin.kubeconfig", json.dumps(config), mode=0o600)
 
     def start_plugin(self) -> str:
         """Start the plugin and wait until it is ready; returns its HTTP endpoint.
@@ -150,9 +187,9 @@ class World:
         command += ["--simulation", str(self.gpus), "--kubeconfig", str(self.plugin_kubeconfig())]
         with log.open("w") as output:
             process = subprocess.Popen(
-                command, stdout=output, stderr=output, env=self.environment(), start_new_session=True, cwd=REPOSITORY
+                command, stdout=output, stderr=output, env=self.environment, start_new_session=True, cwd=REPOSITORY
             )
-        (self.folder / "plugin.pid").write_text(f"{process.pid} {_start_time(process.pid)}")
+        write(self.folder / "plugin.pid", f"{process.pid} {_start_time(process.pid)}")
         try:
             wait_for("the plugin to be ready", lambda: process.poll() is not None or _is_ready(log), seconds=30)
         except DemoError as error:
@@ -166,14 +203,29 @@ class World:
         path = self.folder / "plugin.pid"
         if not path.exists():
             return
-        pid, started = path.read_text().split()
-        if _start_time(int(pid)) == started:
+        pid, _, started = path.read_text().partition(" ")
+        if started and _start_time(pid) == started:
             os.kill(int(pid), signal.SIGTERM)
-            wait_for("the plugin to stop", lambda: _start_time(int(pid)) != started, seconds=30)
+            wait_for("the plugin to stop", lambda: _start_time(pid) != started, seconds=30)
         path.unlink()
 
 
-def _start_time(pid: int) -> str:
+def _own() -> dict[str, str]:
+    """Our environment without what leads kubectl and the plugin to another cluster than the demo's."""
+    others = {"KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"}
+    # A person's kuberc may give kubectl other defaults than those the demo counts on.
+    return {name: value for name, value in os.environ.items() if name not in others} | {"KUBERC": "off"}
+
+
+def _object(text: str, *, of: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise DemoError(f"{of} printed no JSON: {text[:200]!r}") from error
+    return found
+
+
+def _start_time(pid: int | str) -> str:
     """Tell when a process started, which with its pid names it for ever; empty where there is none (or a dead one)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -184,18 +236,31 @@ def _start_time(pid: int) -> str:
 
 def _endpoint(log: Path) -> str:
     """Find in the plugin's log where it serves HTTP; empty if it does not yet."""
-    lines = (json.loads(line) for line in log.read_text().splitlines() if line.endswith("}"))
-    return next((str(line["endpoint"]) for line in lines if "endpoint" in line), "")
+    entries = map(_entry, log.read_text(errors="replace").splitlines())
+    return next((str(entry["endpoint"]) for entry in entries if "endpoint" in entry), "")
+
+
+def _entry(line: str) -> dict[str, Any]:
+    """What a log line says; nothing for one that is not JSON, or of which only the beginning is written yet."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _is_ready(log: Path) -> bool:
     endpoint = _endpoint(log)
+    if not endpoint:
+        return False
+    # No proxy stands between us and this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(f"http://{endpoint}/readyz", timeout=2) as answer:
-            return bool(endpoint) and bool(answer.status == 200)  # noqa: PLR2004 (HTTP OK)
+        with opener.open(f"http://{endpoint}/readyz", timeout=2) as answer:
+            return bool(answer.status == 200)  # noqa: PLR2004 (HTTP OK)
     except OSError:
         return False
 
 
 def _tail(log: Path) -> str:
-    return "\n".join(log.read_text().splitlines()[-10:])
+    return "\n".join(log.read_text(errors="replace").splitlines()[-10:])

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from localcluster import golang, images
-from localcluster.common import HACK, ClusterError, cache_dir, elapsed, locked, tell
+from localcluster.common import HACK, ClusterError, cache_dir, elapsed, home, locked, tell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 _SOURCES = HACK / "kube"
@@ -113,7 +114,29 @@ def ensure(kubernetes: str, *, nodes: bool) -> list[Path]:
                 if not group.output().exists():
                     _build(group)
     tools = wanted[0].output()
-    return [*(group.output() for group in wanted), *([images.ensure(tools)] if nodes else [])]
+    folders = [*(group.output() for group in wanted), *([images.ensure(tools)] if nodes else [])]
+    for folder in folders:
+        # Its time tells when it was used last.
+        os.utime(folder)
+    return folders
+
+
+_UNUSED_DAYS = 30
+
+
+def prune(wanted: Iterable[Path], clusters: Iterable[Path]) -> list[Path]:
+    """Remove programs of other versions and checkouts that nothing was done with for 30 days; give their folders.
+
+    What `wanted` names stays, and what the programs of a cluster's directory lead to, however long it runs.
+    """
+    linked = (link for cluster in clusters for part in ("bin", "images") for link in (cluster / part).glob("*"))
+    kept = {*wanted, *(link.readlink().parent for link in linked if link.is_symlink())}
+    oldest = time.time() - _UNUSED_DAYS * 86400
+    folders = sorted((cache_dir() / "programs").glob("[!.]*"))
+    gone = [folder for folder in folders if folder not in kept and folder.stat().st_mtime < oldest]
+    for folder in gone:
+        shutil.rmtree(folder)
+    return gone
 
 
 def _check_needs(wanted: list[Group]) -> None:
@@ -158,10 +181,9 @@ def _command(group: Group, go: Path, output: Path) -> list[str]:
 def _run(group: Group, *, go: Path, output: Path, log: Path) -> None:
     began = time.monotonic()
     tell(f"building {group.name}: {group.hint} from nothing, less with a warm Go cache; happens once")
-    settings = {"CGO_ENABLED": "1" if group.cgo else "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
     with log.open("wb") as file:
         process = subprocess.Popen(
-            _command(group, go, output), cwd=group.folder, stderr=file, stdout=file, env=os.environ | settings
+            _command(group, go, output), cwd=group.folder, stderr=file, stdout=file, env=_environment(group)
         )
         try:
             _follow(process, group, log, began)
@@ -171,6 +193,19 @@ def _run(group: Group, *, go: Path, output: Path, log: Path) -> None:
     if process.returncode:
         raise ClusterError(f"building {group.name} failed; the end of {log}:\n{_end(log)}")
     tell(f"built {group.name} in {elapsed(time.monotonic() - began)}")
+
+
+def _environment(group: Group) -> dict[str, str]:
+    """What `go build` runs with. It refuses to work without folders for its caches, and with a relative one."""
+    given = {name: value for name, value in os.environ.items() if name != "XDG_CACHE_HOME" or value.startswith("/")}
+    user = home()
+    if user:
+        given["HOME"] = str(user)
+    else:
+        caches = {"GOCACHE": str(cache_dir() / "go-build"), "GOPATH": str(cache_dir() / "go")}
+        given = caches | given
+    settings = {"CGO_ENABLED": "1" if group.cgo else "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
+    return given | settings
 
 
 def _end(log: Path) -> str:

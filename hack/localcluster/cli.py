@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localcluster import build, lifecycle, preflight, spec, status
-from localcluster.common import DEFAULT_KUBERNETES, ClusterError, Layout, default_state_dir, tell
+from localcluster import build, lifecycle, preflight, slots, spec, status
+from localcluster.common import DEFAULT_KUBERNETES, ClusterError, Layout, state_dir, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,8 +58,7 @@ def _command(commands: _Commands, name: str, text: str, run: _Run) -> argparse.A
     command.add_argument(
         "--dir",
         type=Path,
-        default=default_state_dir(),
-        help="the cluster's directory, which is also its name (default: %(default)s)",
+        help="the cluster's directory, which is also its name (default: ~/.local/state/dradriver/cluster)",
     )
     return command
 
@@ -73,7 +72,11 @@ def _add_version(command: argparse.ArgumentParser) -> None:
 
 
 def _add_build(commands: _Commands) -> None:
-    _add_version(_command(commands, "build", "build the programs, which happens once", _build))
+    command = _command(commands, "build", "build the programs, which happens once", _build)
+    _add_version(command)
+    command.add_argument(
+        "--prune", action="store_true", help="also remove other programs that were not used for 30 days"
+    )
 
 
 def _add_up(commands: _Commands) -> None:
@@ -101,8 +104,12 @@ def _nodes(options: argparse.Namespace) -> int | None:
 
 def _build(_: Layout, options: argparse.Namespace) -> int:
     nodes = _nodes(options)
-    for folder in build.ensure(options.kubernetes or DEFAULT_KUBERNETES, nodes=nodes != 0):
+    folders = build.ensure(options.kubernetes or DEFAULT_KUBERNETES, nodes=nodes != 0)
+    for folder in folders:
         tell(f"ready: {folder}")
+    if options.prune:
+        for folder in build.prune(folders, slots.directories()):
+            tell(f"removed: {folder}")
     return 0
 
 
@@ -115,7 +122,7 @@ def _up(layout: Layout, options: argparse.Namespace) -> int:
         runtime_config=options.runtime_config,
     )
     lifecycle.up(layout, wish)
-    where = "" if layout.root == default_state_dir() else f" --dir {layout.root}"
+    where = "" if options.dir is None else f" --dir {layout.root}"
     tell(f'now: eval "$(hack/cluster env{where})"; kubectl get nodes')
     return 0
 
@@ -174,8 +181,8 @@ def _start(layout: Layout, options: argparse.Namespace) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Run one command and give its exit code; what goes wrong is one line on standard error."""
     options = parser().parse_args(arguments)
-    layout = Layout(Path(os.path.realpath(options.dir)))
     try:
+        layout = Layout(Path(os.path.realpath(options.dir or state_dir() / "cluster")))
         code: int = options.run(layout, options)
     except ClusterError as error:
         print(f"cluster: error: {error}", file=sys.stderr)

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import pwd
 import sys
 import time
 from dataclasses import dataclass
@@ -64,25 +65,55 @@ def write(path: Path, text: str, mode: int = 0o644) -> Path:
     """Replace `path` by `text` in one step, so that a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.touch(mode=mode)
-    fresh.write_text(text)
-    fresh.replace(path)
+    # One that was left by a killed process may have another mode, which opening it would keep.
+    fresh.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+            file.write(text)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
     return path
 
 
+def home() -> Path | None:
+    """The user's home: HOME if that is a path, else the one in the system's list of users, if they are in it."""
+    told = os.environ.get("HOME", "")
+    if told.startswith("/"):
+        return Path(told)
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return None
+
+
 def _xdg(variable: str, fallback: str) -> Path:
+    # The XDG specification has relative paths ignored.
     value = os.environ.get(variable, "")
-    return Path(value) if value.startswith("/") else Path.home() / fallback
+    if value.startswith("/"):
+        return Path(value)
+    found = home()
+    if found is None:
+        raise ClusterError(f"you have no home directory: set {variable} (or HOME) to an absolute path")
+    return found / fallback
 
 
 def cache_dir() -> Path:
-    """Where built programs are kept, shared by all clusters of this user."""
+    """Where built programs are kept, shared by all clusters of this user.
+
+    Raises:
+        ClusterError: nothing tells where.
+    """
     return _xdg("XDG_CACHE_HOME", ".cache") / "dradriver"
 
 
-def default_state_dir() -> Path:
-    """The cluster that is meant when no --dir is given."""
-    return _xdg("XDG_STATE_HOME", ".local/state") / "dradriver" / "cluster"
+def state_dir() -> Path:
+    """Below which clusters and demos are kept when no --dir is given.
+
+    Raises:
+        ClusterError: nothing tells where.
+    """
+    return _xdg("XDG_STATE_HOME", ".local/state") / "dradriver"
 
 
 def node_name(index: int) -> str:
@@ -139,6 +170,16 @@ class Layout:
     def kubeconfig(self) -> Path:
         """The administrator's kubeconfig."""
         return self.root / "kubeconfig"
+
+    @property
+    def marker(self) -> Path:
+        """Tells that the directory is a cluster's, so that what lies in it may be replaced and removed."""
+        return self.root / ".dradriver-cluster"
+
+    @property
+    def owned(self) -> bool:
+        """Whether the directory was made a cluster's by `up`."""
+        return self.marker.is_file()
 
     @property
     def lock(self) -> Path:

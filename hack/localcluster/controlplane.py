@@ -45,7 +45,9 @@ def commands(layout: Layout, spec: Spec) -> dict[str, list[str]]:
     With nodes there is a relay from the API server's service address, in place of kube-proxy.
     """
     slot = spec.ports
-    relay = [f"{layout.bin}/relay", f"{slot.first_service}:443", f"127.0.0.1:{slot.apiserver}"]
+    # The service, and the endpoint that stands behind it by what the API server advertises.
+    listened = [f"{slot.first_service}:443", f"{slot.address(0)}:{slot.apiserver}"]
+    relay = [f"{layout.bin}/relay", *listened, f"127.0.0.1:{slot.apiserver}"]
     return {
         "etcd": _etcd(layout, spec),
         "kube-apiserver": _apiserver(layout, spec),
@@ -71,8 +73,33 @@ def start_clients(layout: Layout, spec: Spec) -> None:
             processes.start(layout, name, command)
 
 
+def port_of(spec: Spec, name: str) -> int:
+    """The port by which a component shows that it is at work."""
+    slot = spec.ports
+    return {
+        "etcd": slot.etcd,
+        "kube-apiserver": slot.apiserver,
+        "kube-controller-manager": slot.controller_manager,
+        "kube-scheduler": slot.scheduler,
+        "api-service": 443,
+    }[name]
+
+
+def start_one(layout: Layout, spec: Spec, name: str) -> None:
+    """Start a component unless it runs, and wait until it serves and the API server is ready.
+
+    Raises:
+        ClusterError: it has died, which is told with the end of its log, or time is over.
+    """
+    port = port_of(spec, name)
+    processes.start(layout, name, commands(layout, spec)[name])
+    _wait(layout, (name,), lambda: processes.listens(layout, name, port), f"{name} does not listen on port {port}")
+    wait_ready(layout, spec)
+
+
 def _etcd(layout: Layout, spec: Spec) -> list[str]:
-    client, peer = (f"http://127.0.0.1:{port}" for port in (spec.ports.etcd, spec.ports.etcd_peer))
+    certs = layout.certs
+    client, peer = (f"https://127.0.0.1:{port}" for port in (spec.ports.etcd, spec.ports.etcd_peer))
     return [
         f"{layout.bin}/etcd",
         f"--data-dir={layout.root}/etcd",
@@ -81,6 +108,15 @@ def _etcd(layout: Layout, spec: Spec) -> list[str]:
         f"--listen-peer-urls={peer}",
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=default={peer}",
+        # What is in etcd makes whoever can read or write it an administrator: only the API server may.
+        f"--cert-file={certs}/etcd.crt",
+        f"--key-file={certs}/etcd.key",
+        f"--trusted-ca-file={certs}/etcd-ca.crt",
+        "--client-cert-auth",
+        f"--peer-cert-file={certs}/etcd.crt",
+        f"--peer-key-file={certs}/etcd.key",
+        f"--peer-trusted-ca-file={certs}/etcd-ca.crt",
+        "--peer-client-cert-auth",
         # The data is worth nothing after a crash of the machine, and fsync is what makes it slow.
         "--unsafe-no-fsync",
         "--log-level=warn",
@@ -91,7 +127,12 @@ def _apiserver(layout: Layout, spec: Spec) -> list[str]:
     certs, slot = layout.certs, spec.ports
     command = [
         f"{layout.bin}/kube-apiserver",
-        f"--etcd-servers=http://127.0.0.1:{slot.etcd}",
+        f"--etcd-servers=https://127.0.0.1:{slot.etcd}",
+        f"--etcd-cafile={certs}/etcd-ca.crt",
+        f"--etcd-certfile={certs}/etcd-client.crt",
+        f"--etcd-keyfile={certs}/etcd-client.key",
+        # Pods reach it by the relay, which listens on addresses of this machine's bridges.
+        "--bind-address=127.0.0.1",
         f"--secure-port={slot.apiserver}",
         f"--tls-cert-file={certs}/apiserver.crt",
         f"--tls-private-key-file={certs}/apiserver.key",
@@ -107,7 +148,7 @@ def _apiserver(layout: Layout, spec: Spec) -> list[str]:
         f"--kubelet-client-certificate={certs}/apiserver-kubelet.crt",
         f"--kubelet-client-key={certs}/apiserver-kubelet.key",
         "--kubelet-preferred-address-types=InternalIP",
-        *_reachable(spec),
+        *_advertised(spec),
         *_gates(spec),
     ]
     if spec.runtime_config:
@@ -115,13 +156,12 @@ def _apiserver(layout: Layout, spec: Spec) -> list[str]:
     return command
 
 
-def _reachable(spec: Spec) -> list[str]:
+def _advertised(spec: Spec) -> list[str]:
     if spec.nodes:
-        # Pods find the API server at their node's bridge.
-        return ["--bind-address=0.0.0.0", f"--advertise-address={spec.ports.address(0)}"]
-    # Without pods no one else needs it. The advertised address is one for documentation, never used:
+        return [f"--advertise-address={spec.ports.address(0)}"]
+    # Without pods no one asks for it. The advertised address is one for documentation, never used:
     # the server refuses a loopback one, and a machine may have no other.
-    return ["--bind-address=127.0.0.1", "--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none"]
+    return ["--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none"]
 
 
 def _gates(spec: Spec) -> list[str]:

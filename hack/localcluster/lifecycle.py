@@ -44,6 +44,7 @@ def up(layout: Layout, wish: Wish) -> Spec:
     """
     began = time.monotonic()
     preflight.check_directory(layout.root)
+    preflight.claim(layout)
     with changing(layout):
         made = _make(layout, wish)
         _link_programs(layout, build.ensure(made.kubernetes, nodes=bool(made.nodes)))
@@ -62,7 +63,7 @@ def _make(layout: Layout, wish: Wish) -> Spec:
     if made is None:
         made = spec.fresh(wish, token=secrets.token_hex(16))
         _check(layout, made)
-        made = spec.placed(made, slots.take(layout))
+        made = spec.placed(made, slots.take(layout, nodes=bool(made.nodes)))
         shutil.rmtree(layout.logs, ignore_errors=True)
     else:
         _check(layout, made)
@@ -152,8 +153,7 @@ def stop(layout: Layout, name: str, *, kill: bool) -> None:
 def start(layout: Layout, made: Spec, name: str) -> None:
     """Start one component and wait until it does its work."""
     if name in controlplane.commands(layout, made):
-        processes.start(layout, name, controlplane.commands(layout, made)[name])
-        controlplane.wait_ready(layout, made)
+        controlplane.start_one(layout, made, name)
     else:
         kind, _, where = name.partition("-")
         if kind == "containerd":
@@ -165,9 +165,16 @@ def start(layout: Layout, made: Spec, name: str) -> None:
 
 
 def down(layout: Layout) -> None:
-    """End the cluster and remove all it has, logs apart; does nothing when there is none."""
-    if not layout.root.exists():
+    """End the cluster and remove all it has, logs apart; does nothing when there is none.
+
+    Files are removed only where `up` has marked the directory as a cluster's. Elsewhere what bears the cluster's
+    identity is taken back from the machine, which also helps when the directory's content is lost.
+    """
+    if not layout.owned:
         _clear_machine(layout)
+        slots.give_back(layout)
+        if layout.root.exists():
+            tell(f"{layout.root} is no cluster's directory: no file in it was touched")
         return
     with changing(layout):
         _end_pods(layout)
@@ -176,7 +183,10 @@ def down(layout: Layout) -> None:
 
 
 def _clear(layout: Layout) -> None:
+    _stop_nodes(layout)
     _clear_machine(layout)
+    if preflight.is_root():
+        _unmount(layout.root)
     for name in _KEPT:
         _remove(layout.root / name)
     slots.give_back(layout)
@@ -204,19 +214,21 @@ def _end_pods(layout: Layout) -> None:
         tell(f"some pods did not end within {_PODS_PATIENCE}s and are killed")
 
 
-def _clear_machine(layout: Layout) -> None:
-    """Take everything back from the machine that bears the cluster's mark."""
+def _stop_nodes(layout: Layout) -> None:
     # Kubelets first, else they start again what is ended.
     for prefix in ("kubelet-", "containerd-"):
         for file in sorted(layout.run.glob(f"{prefix}*.pid")):
             processes.stop(layout, file.stem, kill=True)
+
+
+def _clear_machine(layout: Layout) -> None:
+    """Take everything back from the machine that bears the cluster's mark; looks at nothing in its directory."""
     if not wait_for(lambda: _kill_all(layout), seconds=30):
         raise ClusterError(f"processes of {layout.root} do not end: {processes.marked(layout.id)}")
     if not cgroups.remove(layout):
         raise ClusterError(f"the cgroups dradriver-{layout.id} cannot be removed; something holds them")
     if preflight.is_root():
         network.remove_all(layout)
-        _unmount(layout.root)
         shutil.rmtree(layout.short, ignore_errors=True)
         sysctls.put_back(layout)
 

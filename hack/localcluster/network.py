@@ -107,6 +107,10 @@ def parse_routes(lines: Iterable[str]) -> Iterable[tuple[int, int]]:
             yield network, mask
 
 
-def overlaps(network: int, mask: int, routes: Iterable[tuple[int, int]]) -> bool:
-    """Whether a subnet shares an address with one of the routes."""
-    return any(network & mask & other == base & mask & other for base, other in routes)
+def holds(network: int, mask: int, routes: Iterable[tuple[int, int]]) -> bool:
+    """Whether one of the routes leads into a subnet, or to exactly it.
+
+    Wider routes (those of a VPN: 10.0.0.0/8, or 0.0.0.0/1 in place of the default one) do not count: the kernel
+    prefers the narrower ones of our bridges, and all other addresses go where they went before.
+    """
+    return any(other & mask == mask and base & mask == network & mask for base, other in routes)

@@ -180,6 +180,7 @@ def kubelet_config(layout: Layout, spec: Spec, node: str) -> dict[str, object]:
             "x509": {"clientCAFile": str(layout.certs / "ca.crt")},
         },
         "authorization": {"mode": "Webhook"},
+        "address": spec.ports.address(index_of(node)),
         "port": port,
         "healthzPort": port + 1,
         "healthzBindAddress": "127.0.0.1",

@@ -14,6 +14,8 @@ from localcluster.common import ClusterError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from localcluster.common import Layout
+
 _WITHOUT = "--control-plane-only does without"
 # Room for a socket of the control plane's own and for what people type.
 _LONGEST_DIR = 200
@@ -40,6 +42,22 @@ def check_directory(root: Path) -> None:
         raise ClusterError(f"--dir {root} cannot be made: {error.strerror}") from error
     if not os.access(root, os.W_OK):
         raise ClusterError(f"--dir {root} is not writable for you")
+
+
+def claim(layout: Layout) -> None:
+    """Make a new or empty directory the cluster's for good; everything else in it would be ours to remove.
+
+    Raises:
+        ClusterError: there is something in it that no cluster has put there.
+    """
+    # In this order: an `up` at the same time may mark it in between.
+    foreign = [entry for entry in os.listdir(layout.root) if entry != layout.marker.name]  # noqa: PTH208  names only
+    if foreign and not layout.owned:
+        raise ClusterError(
+            f"--dir {layout.root} has something in it ({min(foreign)}) and is no cluster's directory; "
+            "choose an empty or a new one"
+        )
+    layout.marker.touch()
 
 
 def check_nodes() -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from localcluster.common import ClusterError, tell, wait_for, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from localcluster.common import Layout
 
@@ -26,6 +26,7 @@ MARKER = "DRADRIVER_CLUSTER_PROCESS"
 _PROC = Path("/proc")
 # Fields of /proc/<pid>/stat after the command's name in parentheses, counted from zero.
 _STATE, _START = 0, 19
+_LISTEN = "0A"  # The state in /proc/<pid>/net/tcp, from the kernel's tcp_states.h.
 
 
 def start_time(pid: int) -> str | None:
@@ -88,6 +89,28 @@ def expect_running(layout: Layout, name: str) -> None:
     if pid_of(layout, name) is None:
         log = layout.logs / f"{name}.log"
         raise ClusterError(f"{name} ended right after its start; the end of {log}:\n{last_lines(log)}")
+
+
+def listens(layout: Layout, name: str, port: int) -> bool:
+    """Whether the component itself, and not another one on its port, takes connections on a TCP port."""
+    pid = pid_of(layout, name)
+    if pid is None:
+        return False
+    try:
+        # There is no tcp6 where the kernel has no IPv6.
+        tables = [table.read_text() for table in (_PROC / str(pid) / "net").glob("tcp*")]
+        held = {os.readlink(file) for file in (_PROC / str(pid) / "fd").iterdir()}  # noqa: PTH115  no path: "socket:[1]"
+    except OSError:
+        # A file was closed meanwhile, or the process has ended; the next look tells.
+        return False
+    return any(f"socket:[{inode}]" in held for table in tables for inode in _listening(table, port))
+
+
+def _listening(table: str, port: int) -> Iterator[str]:
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == _LISTEN:
+            yield fields[9]
 
 
 def last_lines(log: Path, number: int = 12) -> str:

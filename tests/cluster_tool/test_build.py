@@ -2,7 +2,9 @@
 import hashlib
 import io
 import json
+import os
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -146,6 +148,62 @@ def test_a_failed_build_leaves_nothing_and_shows_why(group, tmp_path, cache, mon
     with pytest.raises(ClusterError, match=r"(?s)building thing failed.*it is wrong"):
         build.ensure("any", nodes=False)
     assert list((cache / "programs").iterdir()) == []
+
+
+NEEDED_BY_GO = """
+[ -n "$HOME$GOCACHE" ] || { echo GOCACHE is not defined >&2; exit 1; }
+case "${XDG_CACHE_HOME:-/}" in /*) ;; *) echo GOCACHE is not an absolute path >&2; exit 1;; esac
+[ -z "$GOFLAGS" ] || exit 1
+"""
+
+
+@pytest.mark.parametrize("home", [None, "", "relative"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_go_gets_folders_for_its_caches(group, tmp_path, cache, monkeypatch, home, listed):
+    if home is None:
+        monkeypatch.delenv("HOME")
+    else:
+        monkeypatch.setenv("HOME", home)
+    if not listed:
+        monkeypatch.setattr(build, "home", lambda: None)
+    monkeypatch.delenv("GOCACHE", raising=False)
+    monkeypatch.setattr(build.golang, "go_command", lambda _: building_go(tmp_path, NEEDED_BY_GO))
+    monkeypatch.setattr(build, "groups", lambda *_, **__: [group])
+    assert build.ensure("any", nodes=False) == [group.output()]
+
+
+def test_a_relative_cache_folder_is_kept_from_go(group, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert "XDG_CACHE_HOME" not in build._environment(group)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/absolute")
+    assert build._environment(group)["XDG_CACHE_HOME"] == "/absolute"
+
+
+def old(folder, days):
+    folder.mkdir(parents=True)
+    then = time.time() - days * 86400
+    os.utime(folder, (then, then))
+    return folder
+
+
+def test_prune_removes_what_was_long_not_used_and_nothing_that_is(cache, layout):
+    programs = cache / "programs"
+    ages = {"tools-wanted": 40, "tools-linked": 40, "images-linked": 40, "tools-recent": 29, "tools-old": 31}
+    folders = {name: old(programs / name, days) for name, days in ages.items()}
+    (layout.root / "images").mkdir()
+    layout.bin.mkdir()
+    (layout.bin / "relay").symlink_to(folders["tools-linked"] / "relay")
+    (layout.root / "images" / "pause.tar").symlink_to(folders["images-linked"] / "pause.tar")
+    gone = build.prune([folders["tools-wanted"]], [layout.root, layout.root / "none"])
+    assert gone == [folders["tools-old"]]
+    assert {folder.name for folder in programs.iterdir()} == set(ages) - {"tools-old"}
+
+
+def test_use_keeps_programs_from_being_pruned(group, tmp_path, cache, monkeypatch):
+    old(group.output(), 40)
+    monkeypatch.setattr(build, "groups", lambda *_, **__: [group])
+    build.ensure("any", nodes=False)
+    assert build.prune([], []) == []
 
 
 def test_progress_counts_what_go_names():

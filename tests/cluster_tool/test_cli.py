@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -42,6 +43,27 @@ def test_no_cluster_is_one_line_and_no_traceback(command, tmp_path):
     assert answer.stderr.count("\n") == 1
     assert "there is no cluster in" in answer.stderr
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("command", [["status"], ["env"], ["down"]])
+def test_with_a_directory_no_home_is_needed(command, tmp_path):
+    script = (
+        "import os, pwd, sys\n"
+        "def unknown(_): raise KeyError\n"
+        "pwd.getpwuid = unknown\n"
+        f"sys.path.insert(0, {str(LAUNCHER.parent)!r})\n"
+        "from localcluster.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    words = [sys.executable, "-c", script, *command]
+    environment = {"PATH": os.environ["PATH"]}
+    where = ["--dir", str(tmp_path / "none")]
+    answer = subprocess.run([*words, *where], capture_output=True, text=True, check=False, env=environment)
+    assert "Traceback" not in answer.stderr
+    assert command == ["down"] or "there is no cluster in" in answer.stderr
+    answer = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    assert (answer.returncode, answer.stderr.count("\n")) == (1, 1)
+    assert "set XDG_STATE_HOME" in answer.stderr
 
 
 def test_down_of_nothing_is_well_and_makes_nothing(tmp_path):
@@ -164,12 +186,3 @@ def test_a_finished_one_does_not(layout, kept, monkeypatch):
     monkeypatch.setattr(lifecycle, "_clear", lambda _: pytest.fail("a running cluster was cleared"))
     with pytest.raises(ClusterError, match="was made with --emulate"):
         lifecycle._existing(layout, spec.Wish(emulate="1.35"))
-
-
-def test_down_removes_what_is_the_clusters_and_nothing_else(layout, kept, cache, monkeypatch):
-    monkeypatch.setattr(lifecycle.preflight, "is_root", lambda: False)
-    for name in ("nodes/node-a", "etcd", "logs", "somebodys"):
-        (layout.root / name).mkdir(parents=True)
-    (layout.bin).symlink_to(layout.root / "somebodys")
-    lifecycle.down(layout)
-    assert {each.name for each in layout.root.iterdir()} == {"logs", "somebodys", ".lock"}

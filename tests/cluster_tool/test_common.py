@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 import stat
 import threading
 from pathlib import Path
 
 import pytest
-from localcluster.common import Layout, elapsed, locked, node_name, wait_for, write
+from localcluster import common
+from localcluster.common import ClusterError, Layout, elapsed, locked, node_name, wait_for, write
 from localcluster.slots import MAX_NODES
 
 
@@ -22,6 +24,59 @@ def test_write_replaces_in_one_step_and_keeps_secrets(tmp_path):
     assert file.read_text() == "two"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [each.name for each in file.parent.iterdir()] == ["file"]
+
+
+def test_what_a_killed_write_left_does_not_lend_its_mode_to_a_secret(tmp_path):
+    left = tmp_path / f".file.{os.getpid()}"
+    left.write_text("half")
+    left.chmod(0o644)
+    write(tmp_path / "file", "secret", mode=0o600)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_failed_write_leaves_nothing(tmp_path):
+    (tmp_path / "file").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write(tmp_path / "file", "secret", mode=0o600)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.fixture
+def nameless(monkeypatch):
+    """A user without HOME who is not in the system's list of users, as in many containers."""
+
+    def unknown(_):
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(common.pwd, "getpwuid", unknown)
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_without_a_home_one_sentence_names_what_to_set(nameless):
+    with pytest.raises(ClusterError, match="set XDG_CACHE_HOME"):
+        common.cache_dir()
+    with pytest.raises(ClusterError, match="set XDG_STATE_HOME"):
+        common.state_dir()
+
+
+@pytest.mark.parametrize("told", [None, "", "relative"])
+def test_without_a_usable_home_the_list_of_users_is_asked(told, monkeypatch):
+    for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, "relative/and/ignored")
+    monkeypatch.delenv("HOME", raising=False)
+    if told is not None:
+        monkeypatch.setenv("HOME", told)
+    listed = Path(common.pwd.getpwuid(os.getuid()).pw_dir)
+    assert common.cache_dir() == listed / ".cache" / "dradriver"
+    assert common.state_dir() == listed / ".local/state" / "dradriver"
+
+
+def test_xdg_folders_come_first(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/some/cache")
+    monkeypatch.setenv("XDG_STATE_HOME", "/some/state")
+    assert (common.cache_dir(), common.state_dir()) == (Path("/some/cache/dradriver"), Path("/some/state/dradriver"))
 
 
 def test_only_one_holds_a_lock_and_the_other_says_that_it_waits(tmp_path, capsys):

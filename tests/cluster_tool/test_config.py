@@ -27,17 +27,47 @@ def test_no_two_components_share_a_port(layout, placed):
     assert len(set(ports)) == 3
 
 
-def test_with_nodes_the_api_server_is_reachable_from_pods(layout, placed):
-    apiserver = flags(controlplane.commands(layout, placed)["kube-apiserver"])
-    assert apiserver["bind-address"] == "0.0.0.0"
+@pytest.mark.parametrize("nodes", [0, 2])
+def test_the_api_server_listens_to_this_machine_only(layout, nodes):
+    made = spec.fresh(Wish(nodes=nodes), token="t")
+    assert flags(controlplane.commands(layout, made)["kube-apiserver"])["bind-address"] == "127.0.0.1"
+
+
+def test_with_nodes_what_is_advertised_is_listened_at(layout, placed):
+    commands = controlplane.commands(layout, placed)
+    apiserver = flags(commands["kube-apiserver"])
+    advertised = f"{apiserver['advertise-address']}:{apiserver['secure-port']}"
     assert apiserver["advertise-address"] == placed.ports.address(0)
+    assert advertised in commands["api-service"]
 
 
-def test_alone_the_api_server_listens_to_this_machine_only(layout):
+def test_alone_the_api_server_advertises_nothing(layout):
     alone = spec.fresh(Wish(nodes=0), token="t")
     apiserver = flags(controlplane.commands(layout, alone)["kube-apiserver"])
-    assert apiserver["bind-address"] == "127.0.0.1"
     assert apiserver["endpoint-reconciler-type"] == "none"
+
+
+def test_etcd_asks_clients_and_peers_for_certificates_of_its_own_authority(layout, placed):
+    etcd = flags(controlplane.commands(layout, placed)["etcd"])
+    assert {"client-cert-auth", "peer-client-cert-auth"} <= set(etcd)
+    authorities = {etcd["trusted-ca-file"], etcd["peer-trusted-ca-file"]}
+    assert authorities == {f"{layout.certs}/etcd-ca.crt"}
+    urls = [etcd[name] for name in etcd if name.endswith("-urls")]
+    assert all(url.startswith("https://127.0.0.1:") for url in urls)
+    assert len(urls) == 4
+
+
+def test_the_api_server_shows_etcd_its_certificate(layout, placed):
+    apiserver = flags(controlplane.commands(layout, placed)["kube-apiserver"])
+    assert apiserver["etcd-servers"] == f"https://127.0.0.1:{placed.ports.etcd}"
+    assert apiserver["etcd-certfile"] == f"{layout.certs}/etcd-client.crt"
+    assert apiserver["etcd-keyfile"] == f"{layout.certs}/etcd-client.key"
+    assert apiserver["etcd-cafile"] == f"{layout.certs}/etcd-ca.crt"
+
+
+def test_every_component_has_a_port_to_be_seen_at(layout, placed):
+    for name, command in controlplane.commands(layout, placed).items():
+        assert any(str(controlplane.port_of(placed, name)) in word for word in command), name
 
 
 def test_options_reach_the_control_plane(layout, placed):
@@ -64,6 +94,7 @@ def test_admission_and_authorization_are_those_of_a_real_cluster(layout, placed)
 def test_the_kubelet_config_says_where_it_lives(layout, placed):
     config = node.kubelet_config(layout, placed, "node-b")
     assert config["cgroupRoot"] == f"/dradriver-{layout.id}/node-b"
+    assert config["address"] == placed.ports.address(1), "not on every network of the machine"
     assert config["port"] == placed.ports.kubelet(1)
     assert config["healthzPort"] == placed.ports.kubelet(1) + 1
     assert "featureGates" not in config
@@ -161,6 +192,7 @@ def test_a_kubelet_that_does_not_answer_is_not_at_work(layout, placed, monkeypat
 
 def test_pods_find_the_api_server_under_its_service_address(layout, placed):
     relay = controlplane.commands(layout, placed)["api-service"]
-    assert relay[1:] == [f"{placed.ports.first_service}:443", f"127.0.0.1:{placed.ports.apiserver}"]
+    assert relay[1] == f"{placed.ports.first_service}:443"
+    assert relay[-1] == f"127.0.0.1:{placed.ports.apiserver}"
     alone = spec.fresh(Wish(nodes=0), token="t")
     assert "api-service" not in controlplane.commands(layout, alone)

@@ -150,15 +150,19 @@ def test_routes_are_read_and_the_default_one_left_out():
     ("route", "mask", "meets"),
     [
         ("10.104.7.0", "255.255.255.0", True),
-        ("10.0.0.0", "255.0.0.0", True),
+        ("10.104.7.9", "255.255.255.255", True),
         ("10.104.0.0", "255.255.0.0", True),
         ("10.105.0.0", "255.255.0.0", False),
         ("192.168.0.0", "255.255.0.0", False),
+        # What a VPN sets: all of the Internet in two halves, a company's network, and one that begins like ours.
+        ("0.0.0.0", "128.0.0.0", False),
+        ("10.0.0.0", "255.0.0.0", False),
+        ("10.104.0.0", "255.248.0.0", False),
     ],
 )
-def test_overlap(route, mask, meets):
-    routes = [(number(route), number(mask))]
-    assert network.overlaps(number("10.104.0.0"), number("255.255.0.0"), routes) is meets
+def test_a_subnet_is_taken_by_routes_into_it_and_not_by_wider_ones(route, mask, meets):
+    routes = [(number("192.0.2.0"), number("255.255.255.0")), (number(route), number(mask))]
+    assert network.holds(number("10.104.0.0"), number("255.255.0.0"), routes) is meets
 
 
 @pytest.mark.parametrize("path", ["/tmp/a b", "/tmp/a:b", "/tmp/a,b", '/tmp/a"b', "/tmp/a'b", "/tmp/a\\b"])

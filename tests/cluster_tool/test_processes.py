@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
-from localcluster import processes
+from localcluster import controlplane, lifecycle, processes, spec
 from localcluster.common import ClusterError, wait_for
 
 
@@ -100,3 +101,58 @@ def test_signalling_one_that_is_gone_is_nothing():
     process.wait()
     processes.send(process.pid, signal.SIGKILL)
     assert process.returncode == 0
+
+
+LISTENER = (
+    "import socket, time; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); "
+    "s.bind(('127.0.0.1', {port})); s.listen(); time.sleep(600)"
+)
+
+
+@pytest.fixture
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+def test_a_component_listens_when_the_socket_is_its_own(layout, ended, port):
+    assert not processes.listens(layout, "part", port)
+    sleeper(layout, "idle")
+    sleeper(layout, "part", LISTENER.format(port=port))
+    assert wait_for(lambda: processes.listens(layout, "part", port), seconds=60)
+    assert not processes.listens(layout, "idle", port), "the port is another one's"
+    assert not processes.listens(layout, "part", port + 1)
+
+
+@pytest.fixture
+def scheduler(layout, made, port, monkeypatch):
+    """Gives the scheduler a program of ours; the API server is well whatever becomes of it."""
+    monkeypatch.setattr(controlplane, "answers", lambda *_: True)
+    monkeypatch.setattr(controlplane, "port_of", lambda *_: port)
+    monkeypatch.setattr(controlplane, "_SERVERS", ())
+
+    def start(script):
+        layout.bin.mkdir(exist_ok=True)
+        program = layout.bin / "kube-scheduler"
+        program.write_text(f"#!{sys.executable}\n{script}\n")
+        program.chmod(0o755)
+        lifecycle.start(layout, spec.placed(made, spec.Slot(1)), "kube-scheduler")
+
+    return start
+
+
+def test_a_component_that_dies_at_once_is_not_said_to_run(scheduler, ended, capsys):
+    with pytest.raises(ClusterError, match=r"(?s)kube-scheduler ended right after its start.*unknown flag"):
+        scheduler("import sys; sys.exit('unknown flag')")
+    assert "runs" not in capsys.readouterr().err
+
+
+def test_a_port_of_another_does_not_make_a_dead_component_run(scheduler, ended, port, capsys):
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(ClusterError, match="in use"):
+        scheduler(LISTENER.format(port=port))
+    assert "runs" not in capsys.readouterr().err
+
+
+def test_a_component_that_serves_runs(scheduler, ended, port, capsys):
+    scheduler(LISTENER.format(port=port))
+    assert "kube-scheduler runs" in capsys.readouterr().err

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The small programs of our own, as built for the images."""
 
+import http.client
 import json
 import signal
 import socket
+import ssl
 import subprocess
 
 import pytest
-from localcluster import build, images
+from localcluster import build, controlplane, images, lifecycle, processes, slots, spec
 from localcluster.common import wait_for
+from localcluster.slots import Slot
+from localcluster.spec import Wish
 
 pytestmark = pytest.mark.control_plane
+
+HOSTS = ("127.0.0.1", "127.0.0.2")
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +175,7 @@ def test_certificates_are_of_one_authority(tools, tmp_path):
     subprocess.run([tools / "certs", tmp_path, "localhost", "127.0.0.1"], check=True)
     names = {file.name for file in tmp_path.iterdir()}
     assert {"ca.crt", "apiserver.crt", "apiserver-kubelet.key", "service-account.pub"} <= names
+    assert "etcd-ca.key" not in names, "no one else gets a certificate of etcd's authority"
     keys = [file for file in tmp_path.iterdir() if file.suffix == ".key"]
     assert all(file.stat().st_mode & 0o077 == 0 for file in keys)
     answer = subprocess.run([tools / "certs"], capture_output=True, text=True, check=False)
@@ -179,29 +186,100 @@ def test_the_relay_passes_both_ways_and_half_closed(tools):
     with socket.create_server(("127.0.0.1", 0)) as target, socket.create_server(("127.0.0.1", 0)) as free:
         listen = free.getsockname()[1]
         free.close()
-        words = [tools / "relay", f"127.0.0.1:{listen}", f"127.0.0.1:{target.getsockname()[1]}"]
+        listens = [f"127.0.0.1:{listen}", f"127.0.0.2:{listen}"]
+        words = [tools / "relay", *listens, f"127.0.0.1:{target.getsockname()[1]}"]
         process = subprocess.Popen(words)
         try:
-            assert wait_for(lambda: not can_bind(listen), seconds=60)
-            with socket.create_connection(("127.0.0.1", listen)) as caller:
-                called, _ = target.accept()
-                with called, called.makefile("rb") as heard, caller.makefile("rb") as answered:
-                    caller.sendall(b"question")
-                    caller.shutdown(socket.SHUT_WR)
-                    assert heard.read() == b"question"
-                    called.sendall(b"answer")
-                    called.shutdown(socket.SHUT_WR)
-                    assert answered.read() == b"answer"
+            assert wait_for(lambda: not any(can_bind(host, listen) for host in HOSTS), seconds=60)
+            for host in HOSTS:
+                exchange(host, listen, target)
         finally:
             process.kill()
             process.wait()
 
 
-def can_bind(port):
+def exchange(host, port, target):
+    with socket.create_connection((host, port)) as caller:
+        called, _ = target.accept()
+        with called, called.makefile("rb") as heard, caller.makefile("rb") as answered:
+            caller.sendall(b"question")
+            caller.shutdown(socket.SHUT_WR)
+            assert heard.read() == b"question"
+            called.sendall(b"answer")
+            called.shutdown(socket.SHUT_WR)
+            assert answered.read() == b"answer"
+
+
+def test_a_relay_that_cannot_listen_everywhere_ends(tools):
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
+        ports = [taken.getsockname()[1], free.getsockname()[1]]
+        free.close()
+        words = [tools / "relay", *(f"127.0.0.1:{port}" for port in reversed(ports)), "127.0.0.1:1"]
+        answer = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert answer.returncode == 1
+    assert "address already in use" in answer.stderr
+
+
+def can_bind(host, port):
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
         except OSError:
             return False
     return True
+
+
+@pytest.fixture
+def etcd(layout):
+    """Etcd as a cluster starts it."""
+    slot = next(slot for slot in map(Slot, range(100)) if slots.ports_free(slot))
+    made = spec.placed(spec.fresh(Wish(nodes=0), token="t"), slot)
+    lifecycle._link_programs(layout, build.ensure(made.kubernetes, nodes=False))
+    controlplane.prepare(layout, made)
+    processes.start(layout, "etcd", controlplane.commands(layout, made)["etcd"])
+    try:
+        assert wait_for(lambda: processes.listens(layout, "etcd", made.ports.etcd), seconds=60)
+        yield slot
+    finally:
+        processes.stop(layout, "etcd", kill=True)
+
+
+def health(port, authority=None, *, certificate=None):
+    """What etcd answers to one who trusts it and shows this certificate."""
+    context = ssl.create_default_context(cafile=authority)
+    if authority is None:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if certificate is not None:
+        context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
+    try:
+        connection.request("GET", "/health")
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+def test_etcd_serves_the_api_servers_certificate(etcd, layout):
+    answer = health(etcd.etcd, layout.certs / "etcd-ca.crt", certificate=layout.certs / "etcd-client.crt")
+    assert answer["health"] == "true"
+
+
+@pytest.mark.parametrize("certificate", [None, "apiserver-kubelet.crt", "apiserver.crt"])
+@pytest.mark.parametrize("port", ["etcd", "etcd_peer"])
+def test_etcd_turns_away_everyone_else(etcd, layout, certificate, port):
+    shown = None if certificate is None else layout.certs / certificate
+    # How the handshake ends is TLS's choice: an alert, a reset, an end of file.
+    with pytest.raises(OSError):
+        health(getattr(etcd, port), certificate=shown)
+    assert health(etcd.etcd, certificate=layout.certs / "etcd-client.crt")["health"] == "true"
+
+
+@pytest.mark.parametrize("port", ["etcd", "etcd_peer"])
+def test_etcd_speaks_to_nobody_in_the_clear(etcd, layout, port):
+    connection = http.client.HTTPConnection("127.0.0.1", getattr(etcd, port), timeout=60)
+    connection.request("GET", "/health")
+    with pytest.raises(ConnectionError):
+        connection.getresponse()
+    connection.close()
+    assert health(etcd.etcd, certificate=layout.certs / "etcd-client.crt")["health"] == "true"

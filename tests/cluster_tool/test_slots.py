@@ -10,6 +10,7 @@ from localcluster.common import ClusterError, Layout
 from localcluster.slots import MAX_NODES, Slot
 
 ALL = [Slot(number) for number in range(100)]
+OTHERS = [Slot(number) for number in range(100, 164)]
 
 
 def used_ports(slot):
@@ -32,8 +33,9 @@ def test_the_ports_probed_are_the_ports_used():
 
 
 def test_no_address_is_in_two_subnets():
-    pods = [ipaddress.ip_network(f"{slot.subnet(index)}.0/24") for slot in ALL for index in range(MAX_NODES)]
-    services = [ipaddress.ip_network(slot.services) for slot in ALL]
+    slots = [*ALL, *OTHERS]
+    pods = [ipaddress.ip_network(f"{slot.subnet(index)}.0/24") for slot in slots for index in range(MAX_NODES)]
+    services = [ipaddress.ip_network(slot.services) for slot in slots]
     assert len(set(pods)) == len(pods)
     by_start = sorted([*pods, *services])
     assert not any(one.overlaps(other) for one, other in itertools.pairwise(by_start))
@@ -56,61 +58,103 @@ def clusters(tmp_path, cache):
     return [Layout(folder) for folder in folders]
 
 
-def everything_free(_):
+def yes(_):
     return True
 
 
+def no(_):
+    return False
+
+
+def take(layout, *, nodes=True, ports=yes, addresses=yes):
+    return slots.take(layout, nodes=nodes, has_ports=ports, has_addresses=addresses)
+
+
 def test_clusters_get_slots_apart_and_keep_them(clusters):
-    first = [slots.take(layout, everything_free) for layout in clusters]
-    again = [slots.take(layout, lambda _: False) for layout in clusters]
+    first = [take(layout) for layout in clusters]
+    again = [take(layout, ports=no, addresses=no) for layout in clusters]
     assert first == again
-    assert len(set(first)) == 3
+    assert len({slot.block for slot in first}) == 3
 
 
-def test_a_slot_in_use_by_someone_else_is_passed_over(clusters):
-    taken = slots.take(clusters[0], everything_free)
+@pytest.mark.parametrize("obstacle", ["ports", "addresses"])
+def test_a_slot_in_use_by_someone_else_is_passed_over(clusters, obstacle):
+    taken = take(clusters[0])
     slots.give_back(clusters[0])
-    other = slots.take(clusters[0], lambda slot: slot != taken)
+    other = take(clusters[0], **{obstacle: lambda slot: slot != taken})
     assert other != taken
 
 
 def test_a_slot_given_back_can_be_taken(clusters):
-    only = slots.take(clusters[0], everything_free)
-    with pytest.raises(ClusterError, match="no free ports"):
-        slots.take(clusters[1], lambda slot: slot == only)
+    only = take(clusters[0])
+    with pytest.raises(ClusterError, match="no free ports: all 100 blocks"):
+        take(clusters[1], ports=lambda slot: slot == only)
     slots.give_back(clusters[0])
-    assert slots.take(clusters[1], lambda slot: slot == only) == only
+    assert take(clusters[1], ports=lambda slot: slot == only) == only
+
+
+def test_where_the_first_range_is_routed_another_one_is_taken(clusters):
+    slot = take(clusters[0], addresses=lambda slot: slot.prefix.startswith("100."))
+    assert ipaddress.ip_address(slot.address(0)) in ipaddress.ip_network("100.64.0.0/10")
+    assert slot.apiserver in {each.apiserver for each in ALL}
+
+
+def test_two_ranges_of_addresses_do_not_give_ports_twice(clusters):
+    first = take(clusters[0])
+    same_ports = [slot for slot in OTHERS if slot.block == first.block]
+    with pytest.raises(ClusterError, match="no free ports"):
+        take(clusters[1], ports=lambda slot: slot in same_ports or slot == first)
+
+
+def test_no_addresses_is_said_to_be_that_and_not_no_ports(clusters):
+    with pytest.raises(ClusterError, match=r"no free addresses for nodes.*--control-plane-only"):
+        take(clusters[0], addresses=no)
+
+
+def test_a_control_plane_alone_needs_no_addresses(clusters):
+    assert take(clusters[0], nodes=False, addresses=no).block < 100
+
+
+def test_a_vpn_for_everything_blocks_nothing(monkeypatch):
+    halves = [(0, 0x80000000), (0x80000000, 0x80000000), (0x0A000000, 0xFF000000)]
+    monkeypatch.setattr(slots.network, "routed", lambda: halves)
+    assert all(map(slots.addresses_free, [*ALL, *OTHERS]))
 
 
 def test_a_cluster_whose_directory_is_gone_holds_nothing(clusters):
-    only = slots.take(clusters[0], everything_free)
+    only = take(clusters[0])
     clusters[0].root.rmdir()
-    assert slots.take(clusters[1], lambda slot: slot == only) == only
+    assert take(clusters[1], ports=lambda slot: slot == only) == only
 
 
 def test_a_broken_registry_is_begun_anew(clusters, cache):
     cache.mkdir(parents=True)
     (cache / "clusters.json").write_text("{")
-    slots.take(clusters[0], everything_free)
+    take(clusters[0])
     assert clusters[0].id in json.loads((cache / "clusters.json").read_text())
+    assert slots.directories() == [clusters[0].root]
 
 
-def test_giving_back_twice_is_nothing(clusters):
+def test_giving_back_twice_is_nothing(clusters, cache):
     slots.give_back(clusters[0])
-    assert slots.take(clusters[0], everything_free).number < 100
+    assert not cache.exists(), "nothing was taken, so nothing is written"
+    take(clusters[0])
+    slots.give_back(clusters[0])
+    slots.give_back(clusters[0])
+    assert slots.directories() == []
 
 
-def test_a_listening_port_makes_a_slot_busy(monkeypatch):
-    monkeypatch.setattr(slots.network, "routed", list)
-    slot = next(slot for slot in ALL if slots.free(slot))
+def test_a_listening_port_makes_a_slot_busy():
+    slot = next(slot for slot in ALL if slots.ports_free(slot))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", slot.kubelet(3)))
         listener.listen()
-        assert not slots.free(slot)
+        assert not slots.ports_free(slot)
 
 
 def test_a_route_into_its_addresses_makes_a_slot_busy(monkeypatch):
-    slot = next(slot for slot in ALL if slots.free(slot))
+    slot = Slot(7)
     base = int(ipaddress.ip_address(f"{slot.subnet(5)}.0"))
     monkeypatch.setattr(slots.network, "routed", lambda: [(base, 0xFFFFFF00)])
-    assert not slots.free(slot)
+    assert not slots.addresses_free(slot)
+    assert slots.addresses_free(Slot(8))

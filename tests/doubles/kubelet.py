@@ -70,7 +70,8 @@ class Kubelet:
     # --- registration ---
 
     def scan(self) -> None:
-        present = {path: _identity(path) for path in self._sockets()}
+        found = {path: _identity(path) for path in self._sockets()}
+        present = {path: identity for path, identity in found.items() if identity is not None}
         for path in self._seen.keys() - present.keys():
             self._forget(path)
         for path, identity in present.items():
@@ -292,6 +293,10 @@ def _device(device: Any) -> Mapping[str, Any]:
     }
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    found = path.stat()
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which socket it is; None where it has gone since it was listed."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
     return found.st_ino, found.st_ctime_ns

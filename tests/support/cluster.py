@@ -44,6 +44,14 @@ class Cluster:
         """Restart a kubelet or containerd; pods keep running. Returns when the node is ready."""
         run_tool("restart", component, "--dir", str(self.folder), "--node", node, *(["--kill"] if kill else []))
 
+    def stop(self, component: str, *, node: str, kill: bool = False) -> None:
+        """Stop a kubelet or containerd; pods keep running."""
+        run_tool("stop", component, "--dir", str(self.folder), "--node", node, *(["--kill"] if kill else []))
+
+    def start(self, component: str, *, node: str) -> None:
+        """Start what was stopped. Returns when the node is ready."""
+        run_tool("start", component, "--dir", str(self.folder), "--node", node)
+
     def environment(self, node: str) -> dict[str, str]:
         """The variables with which the plugin runs as if on a node."""
         lines = run_tool("env", "--dir", str(self.folder), "--node", node).splitlines()

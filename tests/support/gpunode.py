@@ -6,18 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import sight
+from support import identity, sight
 from support.cluster import REPOSITORY, Cluster
-from support.plugin import Plugin
+from support.plugin import PROGRAM, Plugin
 from support.server import Body, Server
 from support.simulated import SimulatedNode
 from support.waiting import wait_for
 
 NODE = "node-a"
 DYNAMIC = ("--mig", "dynamic")
-
-_ACCOUNT = "dradriver-kubelet-plugin"
-_NAMESPACE = "dradriver"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +56,8 @@ class GpuNode:
         self._home = Path(environment["KUBELET_PLUGINS_DIRECTORY_PATH"]) / sight.DRIVER
         self.records = self._home / "claims"
         self.specs = Path(environment["CDI_ROOT"])
+        self._environment = environment
+        self._made = 0
         self._given = ("--kubeconfig", str(kubeconfig), "--simulation", str(self.simulation.folder))
         self.plugin = Plugin(
             environment=environment, arguments=(*self._given, *setup.options), log=folder / "plugin.log"
@@ -67,12 +66,22 @@ class GpuNode:
         self._first = self._hardware()
         self.spoilt = False
 
-    def start(self, options: Sequence[str] | None = None) -> None:
+    def start(self, options: Sequence[str] | None = None, *, program: Sequence[str] = PROGRAM) -> None:
         """Start the plugin and wait until it is ready; other options from now on if some are given."""
         if options is not None:
             self.spoilt = True
-        self.plugin.start(None if options is None else (*self._given, *options))
+        self.plugin.start(None if options is None else (*self._given, *options), program=program)
         self.plugin.wait_ready()
+
+    def another(self, *options: str) -> Plugin:
+        """Make a second plugin of this node, with these options instead; it is not started, nor looked after."""
+        self.spoilt = True
+        self._made += 1
+        return Plugin(
+            environment=self._environment,
+            arguments=(*self._given, *options),
+            log=self.simulation.folder.parent / f"plugin-{self._made}.log",
+        )
 
     def close(self) -> None:
         """Stop the plugin and remove what it keeps on the node, as if the machine were another one now."""
@@ -97,6 +106,10 @@ class GpuNode:
     def versions(self) -> dict[str, str]:
         """The slices' resource versions by name."""
         return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in sight.slices(self.server)}
+
+    def record(self, claim: Body) -> Path:
+        """The file in which the plugin notes what it did for a claim."""
+        return self.records / f"{claim['metadata']['uid']}.json"
 
     def restart_kubelet(self, *, kill: bool = False) -> None:
         """Restart the kubelet; returns when the node is ready again."""
@@ -151,10 +164,8 @@ class Keeper:
         for file in ("rbac.yaml", "deviceclasses.yaml"):
             self.server.kubectl("apply", "-f", str(REPOSITORY / "deploy" / file))
         self.kubeconfig = folder / "kubeconfig"
-        self.kubeconfig.write_text(self.server.kubeconfig_for(self._token()))
-
-    def _token(self) -> str:
-        return self.server.kubectl("create", "token", _ACCOUNT, "-n", _NAMESPACE, "--duration", "2h").strip()
+        self._stand_in = identity.StandIn(self.server, NODE)
+        self.kubeconfig.write_text(self.server.kubeconfig_for(self._stand_in.token()))
 
     def use(self, setup: Setup) -> GpuNode:
         """Give a node that was set up so, with a ready plugin, and nothing left on it."""
@@ -185,6 +196,7 @@ class Keeper:
             self.end()
             wait_for(self._no_spaces, "the namespaces of tests to be gone", seconds=60)
         finally:
+            self._stand_in.remove()
             self.server.close()
 
     def _no_spaces(self) -> bool:

@@ -14,6 +14,8 @@ from typing import Any
 from support.waiting import wait_for
 
 _END_SECONDS = 20.0
+PROGRAM = ("-m", "dradriver")
+"""What Python is to run."""
 
 
 class Plugin:
@@ -32,11 +34,11 @@ class Plugin:
         self._from = 0
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, arguments: Sequence[str] | None = None) -> None:
-        """Start it, with other arguments from now on if some are given."""
+    def start(self, arguments: Sequence[str] | None = None, *, program: Sequence[str] = PROGRAM) -> None:
+        """Start it, with other arguments from now on if some are given; `program` is for this start only."""
         assert not self.running, "the plugin runs already"
         self._arguments = self._arguments if arguments is None else list(arguments)
-        command = [sys.executable, "-m", "dradriver", "--http-endpoint", "127.0.0.1:0", *self._arguments]
+        command = [sys.executable, *program, "--http-endpoint", "127.0.0.1:0", *self._arguments]
         self._from = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
             # A session of its own: Ctrl-C is for us, who need it until the pods are gone.
@@ -56,6 +58,18 @@ class Plugin:
             return self._process.wait(_END_SECONDS)
         finally:
             self._process.kill()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal; its end can be waited for later."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait_end(self) -> int:
+        """Wait until it ends by itself; gives the exit status, negative for a signal."""
+        process = self._process
+        assert process is not None
+        wait_for(lambda: process.poll() is not None, "the plugin to end", seconds=60, state=self.log)
+        return process.returncode
 
     def log(self) -> str:
         """All it said, of every start."""

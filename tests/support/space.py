@@ -1,10 +1,13 @@
 """A namespace of one test: what it makes, waits for and removes there."""
 
+import itertools
 import re
 from pathlib import Path
 
 from support.server import Body, Server
 from support.waiting import wait_for
+
+_RACE = "no relationship found between node"
 
 
 class Space:
@@ -19,6 +22,8 @@ class Space:
     def __init__(self, server: Server, name: str, *, labels: dict[str, str] | None = None) -> None:
         self.server = server
         self.name = name
+        self._woken: set[str] = set()
+        self._marks = itertools.count()
         server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}})
 
     def add(self, *bodies: Body) -> None:
@@ -40,7 +45,33 @@ class Space:
     def _ready(self, name: str) -> Body | None:
         pod = self.pod(name)
         containers = pod["status"].get("containerStatuses", [{}])
-        return pod if all(each.get("ready") for each in containers) else None
+        if all(each.get("ready") for each in containers):
+            return pod
+        if pod["spec"].get("nodeName"):
+            self._messages(name, "FailedPrepareDynamicResources")
+        return None
+
+    def _messages(self, name: str, reason: str) -> list[str]:
+        """What events of a pod say, but for a race of kubelet and API server, after which the kubelet is woken up.
+
+        The kubelet may ask for a claim before the API server knows that the pod is on its node, and would then try
+        again only after a minute or more. A change of the pod makes it try at once.
+        """
+        events = self.server.list("Event", namespace=self.name, fieldSelector=f"involvedObject.name={name}")
+        messages = [str(each["message"]) for each in events if each["reason"] == reason]
+        ours = [message for message in messages if _RACE not in message]
+        if len(ours) != len(messages) and name not in self._woken:
+            self._woken.add(name)
+            self.wake(name)
+        return ours
+
+    def wake(self, name: str) -> None:
+        """Change a pod a little, so that the kubelet tries at once what it would try again in a minute.
+
+        It wakes a pod that is being deleted too; one that is gone by then is fine.
+        """
+        mark = f"dradriver.dev/again={next(self._marks)}"
+        self.server.kubectl("annotate", "--overwrite", "pod", "-n", self.name, name, mark, check=False)
 
     def unschedulable(self, name: str) -> str:
         """Wait until the scheduler has found no place for a pod; gives its reason."""
@@ -58,13 +89,24 @@ class Space:
             AssertionError: none of that reason matches the pattern.
         """
 
-        def told() -> list[str]:
-            events = self.server.list("Event", namespace=self.name, fieldSelector=f"involvedObject.name={name}")
-            return [str(each["message"]) for each in events if each["reason"] == reason]
-
-        messages = wait_for(told, f"an event {reason} of pod {name}", state=self.story)
+        messages = wait_for(lambda: self._messages(name, reason), f"an event {reason} of pod {name}", state=self.story)
         assert any(re.search(pattern, message) for message in messages), f"{pattern!r} not in {messages}"
         return messages[0]
+
+    def told(self, kind: str, name: str, reason: str, pattern: str = "") -> str:
+        """Wait for an event of any object; gives its message. Those of cluster-scoped objects are in `default`."""
+        namespace = "default" if kind == "Node" else self.name
+        selector = f"involvedObject.kind={kind},involvedObject.name={name},reason={reason}"
+
+        def found() -> str | None:
+            events = self.server.list("Event", namespace=namespace, fieldSelector=selector)
+            return next((each["message"] for each in events if re.search(pattern, each["message"])), None)
+
+        return str(wait_for(found, f"an event {reason} of {kind} {name} with {pattern!r}", state=self.story))
+
+    def failures(self, name: str) -> list[str]:
+        """What events say of failed attempts to prepare a pod's claims, but for the kubelet's race."""
+        return self._messages(name, "FailedPrepareDynamicResources")
 
     def gone(self, *names: str) -> None:
         """Wait until pods are gone; the kubelet has unprepared their claims by then."""

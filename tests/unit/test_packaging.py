@@ -1,9 +1,14 @@
 """What is promised of the installed package, and rules of the whole tree."""
 
+import ast
 import importlib
 import pkgutil
-from importlib.metadata import PackageNotFoundError, distribution, entry_points
+import re
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, distribution, entry_points, packages_distributions
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +19,29 @@ MODULES = sorted(
     for module in pkgutil.walk_packages(dradriver.__path__, "dradriver.")
     if not module.name.endswith("__main__")
 )
+
+
+def _imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module
+
+
+def test_what_is_imported_is_declared():
+    root = Path(dradriver.__path__[0])
+    top = {name.partition(".")[0] for path in root.rglob("*.py") for name in _imports(path)}
+    foreign = top - sys.stdlib_module_names - {"dradriver", "controller", "_typeshed"}
+    project = tomllib.loads((root.parent / "pyproject.toml").read_text())["project"]
+    declared = {_normal(re.match(r"[\w-]+", line)[0]) for line in project["dependencies"]}
+    owners = {name: {_normal(owner) for owner in given} for name, given in packages_distributions().items()}
+    # A namespace (google) is several distributions': one of them is enough.
+    assert {name for name in foreign if not declared & owners.get(name, set())} == set()
+
+
+def _normal(name):
+    return name.lower().replace("_", "-")
 
 
 def test_the_console_script_is_the_plugin():

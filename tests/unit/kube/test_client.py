@@ -1,5 +1,6 @@
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 from doubles.apiserver import Fault
@@ -12,12 +13,14 @@ from dradriver.kube import (
     ApiError,
     ConflictError,
     GoneError,
+    KubeError,
     NotFoundError,
     PatchKind,
     Selector,
     ServerError,
     TooManyRequestsError,
     UnreachableError,
+    Watch,
 )
 
 
@@ -136,6 +139,60 @@ def test_retry_after_may_be_a_date(client, server):
     with pytest.raises(ServerError) as caught:
         client.get(NODES, "a")
     assert 3000 < (caught.value.retry_after or 0) <= 3600
+
+
+@pytest.mark.parametrize("value", ["soon GMT", "GMT", "²", "", "nan", "-", "Fri, 99 Nov 2026 00:00:00 GMT"])
+def test_retry_after_that_makes_no_sense_is_ignored(client, server, value):
+    server.fail(Fault(status=503, headers={"Retry-After": value}))
+    with pytest.raises(ServerError) as caught:
+        client.get(NODES, "a")
+    assert caught.value.retry_after is None
+
+
+@pytest.mark.parametrize("value", ["1" + "0" * 30, "inf", "Fri, 01 Jan 9999 00:00:00 GMT"])
+def test_nobody_waits_for_ever(client, server, value):
+    server.fail(Fault(status=503, headers={"Retry-After": value}))
+    with pytest.raises(ServerError) as caught:
+        client.get(NODES, "a")
+    assert caught.value.retry_after == 3600
+
+
+@pytest.mark.parametrize("name", ["../a", "a/b", ".", "a b", "a%2f"])
+def test_a_name_that_is_none_is_refused_before_it_is_sent(client, server, name):
+    with pytest.raises(KubeError, match="not a name of a Kubernetes object"):
+        client.get(NODES, name)
+    with pytest.raises(KubeError):
+        client.list(RESOURCE_CLAIMS, selector=Selector(namespace=name))
+    with pytest.raises(KubeError, match="needs a namespace"):
+        client.get(RESOURCE_CLAIMS, "c")
+    assert server.count() == 0
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"items": "text"},
+        {"items": [1]},
+        {"items": {"a": 1}},
+    ],
+)
+def test_a_list_that_is_none_names_itself(client, server, document):
+    server.fail(Fault(status=200, raw=json.dumps(document).encode()))
+    with pytest.raises(ServerError, match="is that the API server"):
+        client.list(NODES)
+
+
+def test_metadata_that_make_no_sense_are_none(client, server):
+    server.fail(Fault(status=200, raw=b'{"metadata": [1], "items": null}'))
+    listing = client.list(NODES)
+    assert (listing.items, listing.resource_version) == ((), "")
+
+
+@pytest.mark.parametrize("line", [{"type": "ADDED", "object": [1]}, {"type": "ERROR", "object": {"code": "x"}}, {}])
+def test_an_event_that_makes_no_sense_is_an_error_of_the_server(line):
+    stream = SimpleNamespace(lines=lambda: iter([json.dumps(line).encode()]))
+    with pytest.raises(ServerError):
+        list(Watch(stream, target="WATCH x").events())
 
 
 def test_an_answer_that_is_no_json_names_itself(client, server):

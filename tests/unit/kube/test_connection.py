@@ -1,4 +1,5 @@
 import json
+import os
 import ssl
 import subprocess
 import sys
@@ -7,8 +8,8 @@ import pytest
 import urllib3
 import yaml
 
-from dradriver.kube import NODES, KubeconfigError
-from dradriver.kube.connection import Configuration, _manager, connect
+from dradriver.kube import NODES, KubeconfigError, UnreachableError
+from dradriver.kube.connection import Configuration, _manager, _proxy, connect
 
 NOTHING = {"HOME": "/nonexistent"}
 
@@ -199,22 +200,142 @@ def test_what_was_put_off_works_when_a_login_needs_it():
     assert _output(program) == "me ApiClient InvalidClientIdError 1024"
 
 
-def test_a_proxy_is_used_but_not_for_those_it_is_not_for(monkeypatch):
-    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
-    monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+PROXY = "http://user:secret@proxy.example:3128"
+
+
+@pytest.fixture
+def proxied(monkeypatch):
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, PROXY)
+
+
+def test_a_proxy_is_used_but_not_for_those_it_is_not_for(proxied):
     configuration = Configuration(host="https://cluster.example")
-    assert isinstance(_manager(configuration), urllib3.ProxyManager)
+    assert _proxy(configuration) == PROXY
+    assert isinstance(_manager(configuration, proxied=True), urllib3.ProxyManager)
     configuration.no_proxy = "cluster.example"
-    assert not isinstance(_manager(configuration), urllib3.ProxyManager)
+    assert _proxy(configuration) == ""
+    assert not isinstance(_manager(configuration, proxied=False), urllib3.ProxyManager)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1", "127.8.9.10", "[::1]", "[::ffff:127.0.0.1]", "LOCALHOST", "localhost:6443"]
+)
+def test_this_machine_is_reached_without_the_proxy_of_the_environment(proxied, host):
+    configuration = Configuration(host=f"https://{host}")
+    assert _proxy(configuration) == ""
+    configuration.proxy = "http://of.the.kubeconfig:1"
+    assert _proxy(configuration) == "http://of.the.kubeconfig:1"
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "localhost.example", "128.0.0.1", "[fd00::1]", "[::]"])
+def test_other_machines_are_reached_through_it(proxied, host):
+    assert _proxy(Configuration(host=f"https://{host}:6443")) == PROXY
+
+
+def test_a_server_on_this_machine_answers_whatever_the_environment_says(proxied, server, tmp_path):
+    client = connect(server.kubeconfig(tmp_path))
+    assert client.list(NODES).items == ()
+    client.close()
+
+
+def test_a_proxy_that_does_not_answer_is_named_without_its_password(monkeypatch, tmp_path):
+    monkeypatch.setenv("https_proxy", "http://user:secret@127.0.0.1:1")
+    client = connect(write(tmp_path, config(server="https://10.0.0.1:6443")))
+    with pytest.raises(UnreachableError, match=r"through the proxy http://127\.0\.0\.1:1; NO_PROXY") as caught:
+        client.list(NODES)
+    assert "secret" not in str(caught.value)
+    client.close()
+
+
+def test_the_tests_do_not_depend_on_a_proxy_of_this_machine():
+    assert not {name for name in os.environ if name.lower().endswith("_proxy")}
 
 
 def test_a_server_name_of_the_kubeconfig_is_kept():
     configuration = Configuration(host="https://10.0.0.1")
-    configuration.proxy = None
     configuration.tls_server_name = "cluster.example"
     configuration.assert_hostname = False
-    options = _manager(configuration).connection_pool_kw
+    options = _manager(configuration, proxied=False).connection_pool_kw
     assert (options["server_hostname"], options["assert_hostname"]) == ("cluster.example", False)
+
+
+# --- logins ---------------------------------------------------------------------------------------
+
+EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never"}
+
+
+def login(**user):
+    return {**config(), "users": [{"name": "u", "user": user}]}
+
+
+def command(*words):
+    return {"exec": {**EXEC, "command": words[0], "args": list(words[1:])}}
+
+
+@pytest.mark.parametrize(
+    ("user", "words"),
+    [
+        (command("/nonexistent/login", "--now"), ["`/nonexistent/login --now`", "No such file"]),
+        (command("sh", "-c", "echo the reason >&2; exit 3"), ["`sh -c", "returned 3", "the reason"]),
+        (command("true"), ["`true`", "failed to decode"]),
+        (command("echo", '{"apiVersion": "v1", "kind": "x", "status": {}}'), ["`echo", "does not match"]),
+        ({"exec": "text"}, ["login command"]),
+        ({"auth-provider": {"name": "azure"}}, ["login provider azure"]),
+        ({"auth-provider": "text"}, ["text"]),
+        ({"token": ""}, ["the token"]),
+    ],
+)
+def test_a_login_that_gives_nothing_is_named_with_its_reason(tmp_path, user, words):
+    path = write(tmp_path, login(**user))
+    with pytest.raises(KubeconfigError) as caught:
+        connect(path)
+    for word in [str(path), *words]:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_login_that_works_is_used(server, tmp_path):
+    credential = {"apiVersion": EXEC["apiVersion"], "kind": "ExecCredential", "status": {"token": "from-login"}}
+    document = login(**command("echo", json.dumps(credential)))
+    document["clusters"][0]["cluster"]["server"] = server.url
+    client = connect(write(tmp_path, document))
+    client.list(NODES)
+    assert server.requests[-1].headers["authorization"] == "Bearer from-login"
+    client.close()
+
+
+def test_a_user_without_any_login_is_anonymous(server, tmp_path):
+    document = login()
+    document["clusters"][0]["cluster"]["server"] = server.url
+    client = connect(write(tmp_path, document))
+    client.list(NODES)
+    assert "authorization" not in server.requests[-1].headers
+    client.close()
+
+
+# --- files that cannot be reached -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["~nosuchuser/config", "x" * 300, "a\0b", "a:~nosuchuser/x"])
+def test_a_file_that_cannot_be_reached_is_named(name):
+    with pytest.raises(KubeconfigError, match=r"cannot be reached: .*; correct the variable KUBECONFIG"):
+        connect(environ={"KUBECONFIG": name})
+
+
+def test_a_folder_that_may_not_be_entered_is_named(tmp_path, monkeypatch):
+    def refuse(path, **_options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.stat", refuse)
+    with pytest.raises(KubeconfigError, match=r"/config cannot be reached: Permission denied; set KUBECONFIG"):
+        connect(environ=NOTHING)
+
+
+@pytest.mark.parametrize("text", ["a: 2001-99-99", "[" * 5000])
+def test_yaml_that_crashes_its_reader_is_named(tmp_path, text):
+    with pytest.raises(KubeconfigError, match="cannot be read as YAML"):
+        connect(write(tmp_path, text))
 
 
 def _output(program):

@@ -54,3 +54,15 @@ def test_every_class_of_the_tree_is_a_kube_error_and_drawn_in_the_docstring():
     for kind in classes:
         assert issubclass(kind, errors.KubeError)
         assert kind.__name__ in (errors.__doc__ or "")
+
+
+@pytest.mark.parametrize("details", ["text", [1], 7, {"retryAfterSeconds": "soon"}, {"retryAfterSeconds": {}}, None])
+def test_details_that_make_no_sense_are_ignored(details):
+    error = errors.from_status(503, {"details": details}, target="GET x")
+    assert error.retry_after is None
+
+
+@pytest.mark.parametrize(("value", "seconds"), [(5, 5.0), ("5", 5.0), (-1, 0.0), (1e9, 3600.0), ("1e400", 3600.0)])
+def test_a_wait_is_read_from_the_details(value, seconds):
+    error = errors.from_status(503, {"details": {"retryAfterSeconds": value}}, target="GET x")
+    assert error.retry_after == seconds

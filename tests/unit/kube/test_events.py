@@ -68,6 +68,48 @@ def test_a_failing_server_costs_the_event_and_nothing_else(recorder, server):
     assert recorder.dropped == 1
 
 
+@pytest.mark.parametrize("trouble", [Fault(status=500), Fault(reset=True)])
+def test_an_event_that_was_not_written_is_no_repetition(recorder, server, trouble):
+    server.fail(trouble)
+    recorder.record(HAPPENING)
+    assert server.wait(lambda: recorder.dropped == 1)
+    recorder.record(HAPPENING)
+    assert server.wait(lambda: events(server))
+
+
+def test_an_event_for_which_there_was_no_room_is_no_repetition(client, server):
+    recorder = EventRecorder(client, controller="d", instance="i", capacity=1)
+    recorder.record(dataclasses.replace(HAPPENING, note="first"))
+    recorder.record(HAPPENING)
+    assert recorder.dropped == 1
+    recorder.start()
+    assert server.wait(lambda: events(server))
+    recorder.record(HAPPENING)
+    recorder.stop(PATIENCE)
+    assert sorted(event["note"] for event in events(server)) == ["GPU 3 is lost", "first"]
+
+
+@pytest.mark.parametrize("namespace", ["../x", "a/b", "a?b"])
+def test_a_name_that_is_none_does_not_end_the_writing(recorder, server, namespace):
+    bad = dataclasses.replace(CLAIM, namespace=namespace)
+    recorder.record(dataclasses.replace(HAPPENING, regarding=bad))
+    recorder.record(HAPPENING)
+    assert server.wait(lambda: events(server))
+    assert recorder.dropped == 1
+
+
+def test_a_defect_does_not_end_the_writing(recorder, server, monkeypatch):
+    def stumble(happening):
+        monkeypatch.undo()
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(recorder, "_event", stumble)
+    recorder.record(HAPPENING)
+    assert server.wait(lambda: recorder.dropped == 1)
+    recorder.record(HAPPENING)
+    assert server.wait(lambda: events(server))
+
+
 def test_record_never_waits(client, server):
     recorder = EventRecorder(client, controller="d", instance="i", capacity=2)
     caller = threading.Thread(

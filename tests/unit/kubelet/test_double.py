@@ -45,6 +45,20 @@ def plugin(paths):
         server.stop(0)
 
 
+def test_a_socket_that_goes_while_it_is_looked_at_is_no_plugin(plugin, paths, monkeypatch):
+    kubelet = plugin(v1.NodePrepareResourcesResponse())
+    assert kubelet.plugin(DRIVER).endpoint == paths.dra
+    listed = kubelet._sockets()
+    assert listed == [paths.registration]
+    gone = paths.registration.with_name("gone-reg.sock")
+    monkeypatch.setattr(kubelet, "_sockets", lambda: [gone, *listed])
+    kubelet.scan()
+    assert list(kubelet.plugins) == listed
+    monkeypatch.setattr(kubelet, "_sockets", lambda: [gone])
+    kubelet.scan()
+    assert kubelet.plugins == {}
+
+
 def test_a_skipped_claim_fails_the_pod(plugin):
     kubelet = plugin(v1.NodePrepareResourcesResponse())
     with pytest.raises(KubeletDoubleError, match="skipped 1 ResourceClaims"):

@@ -7,7 +7,7 @@ import time
 import pytest
 from doubles.preparing import allocation
 
-from dradriver.kube.errors import ForbiddenError, UnreachableError
+from dradriver.kube.errors import ForbiddenError, ImpossibleNameError, UnreachableError
 from dradriver.kubelet import ClaimReference, Failed, Prepared
 from dradriver.prepare import boundaries
 from dradriver.prepare.boundaries import Boundary
@@ -289,6 +289,11 @@ def test_a_claim_without_devices_of_ours_is_told(node):
 def test_a_denied_read_is_told(node):
     node.read_error = ForbiddenError(status=403, reason="Forbidden", message="no relationship", target="GET claim")
     assert "no relationship" in refused(node, node.allocate("gpu-0"))
+
+
+def test_a_claim_whose_name_is_none_is_told(node):
+    node.read_error = ImpossibleNameError("not a name of a Kubernetes object: 'ns' 'a/b'")
+    assert "cannot be read: not a name" in refused(node, node.allocate("gpu-0"))
 
 
 def test_gpus_that_are_not_known_yet_are_told(node):

@@ -1,5 +1,6 @@
 """The host's files: /proc, /sys, /dev and the driver's, in step with the state."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -91,9 +92,10 @@ def test_nodes_are_devices_for_root(node, root):
         assert stat.S_IMODE(found.st_mode) == mode
 
 
-def test_nodes_are_files_for_others(tmp_path, monkeypatch):
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP])
+def test_nodes_are_files_where_none_can_be_made(tmp_path, monkeypatch, code):
     def refuse(*_arguments):
-        raise PermissionError
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "mknod", refuse)
     state = description.build(description.read_machine("1xl4"))
@@ -217,7 +219,7 @@ def test_what_strangers_changed_is_put_right_when_out_of_step(node, root):
     (root / "dev/nvidia7").touch()
     (root / "proc/driver/nvidia/version").unlink()
     (root / "proc/driver/nvidia/capabilities/gpu0/mig/gi7/ci0").mkdir(parents=True)
-    (node.folder / "rendered").unlink()
+    os.utime(node.folder / "rendered", (0, 0))
     assert simulation.root(node.folder) == root
     assert (root / "dev/nvidia0").exists()
     assert not (root / "dev/nvidia7").exists()

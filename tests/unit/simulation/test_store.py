@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dradriver import simulation
 from dradriver.simulation import administration, description, hardware, hostroot, store
-from dradriver.simulation.errors import StateDamaged, StateExists, StateMissing
+from dradriver.simulation.errors import FolderForeign, StateDamaged, StateExists, StateMissing
 from dradriver.simulation.models import MODELS
 from dradriver.simulation.state import Fault, Process, RemappedRows, Rename, decode, encode
 from dradriver.simulation.store import Store
@@ -300,6 +300,76 @@ def test_a_process_killed_at_any_instant_leaves_a_whole_node(folder):
         assert hostroot_matches(folder)
         clear(folder)
     assert len(seen) == 12
+
+
+# --- folders of others ----------------------------------------------------------------------------
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["root/precious", "state", "notes", "root/a/b/c", "rendering", "locked"])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_of_somebody_else_is_left_as_it_is(folder, name, force):
+    path = folder / name
+    path.parent.mkdir(parents=True)
+    path.write_text("of somebody else")
+    with pytest.raises(FolderForeign, match="name an empty folder"):
+        Store(folder).create(build(), force=force)
+    assert contents(folder) == {Path(name): b"of somebody else"}
+
+
+def test_a_linked_root_is_refused_and_what_it_leads_to_is_kept(folder, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/precious").write_text("of somebody else")
+    folder.mkdir()
+    (folder / "root").symlink_to(tmp_path / "home")
+    with pytest.raises(FolderForeign):
+        Store(folder).create(build())
+    assert contents(tmp_path / "home") == {Path("precious"): b"of somebody else"}
+
+
+def test_a_root_that_became_a_link_is_refused_by_every_change(fresh, folder, tmp_path):
+    (tmp_path / "home/dev").mkdir(parents=True)
+    (tmp_path / "home/dev/nvidia0").write_text("of somebody else")
+    (folder / "root").rename(folder / "old")
+    (folder / "root").symlink_to(tmp_path / "home")
+    for change in (lambda: fresh.create(build("1xl4"), force=True), lambda: fresh.update(create_instance)):
+        with pytest.raises(FolderForeign, match="symbolic link"):
+            change()
+    assert contents(tmp_path / "home") == {Path("dev/nvidia0"): b"of somebody else"}
+
+
+def test_a_root_without_our_mark_is_not_cleared(fresh, folder):
+    (folder / "rendered").unlink()
+    (folder / "root/precious").write_text("of somebody else")
+    for change in (fresh.render, lambda: fresh.create(build("1xl4"), force=True)):
+        with pytest.raises(FolderForeign, match="was not made by this simulation"):
+            change()
+    assert (folder / "root/precious").read_text() == "of somebody else"
+
+
+def test_what_a_killed_creation_leaves_is_no_obstacle(folder):
+    folder.mkdir()
+    (folder / "lock").touch()
+    (folder / "state").touch()
+    Store(folder).create(build("1xl4"))
+    assert hostroot_matches(folder)
+
+
+def test_a_creation_killed_while_it_renders_can_be_completed(folder, monkeypatch):
+    def die(root, *_arguments, **_options):
+        root.mkdir()
+        (root / "half").write_text("")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hostroot, "render", die)
+    with pytest.raises(KeyboardInterrupt):
+        Store(folder).create(build("1xl4"))
+    monkeypatch.undo()
+    Store(folder).render()
+    assert hostroot_matches(folder)
 
 
 def clear(folder):

@@ -6,6 +6,11 @@
 //	apiserver.crt, apiserver.key            serving certificate for the HOSTs (names and addresses)
 //	apiserver-kubelet.crt, apiserver-kubelet.key   by which the API server calls kubelets (logs, exec)
 //	service-account.key, service-account.pub       for service account tokens
+//	etcd-ca.crt, etcd.crt, etcd.key         etcd's own authority and its certificate, for clients and peers
+//	etcd-client.crt, etcd-client.key        by which the API server calls etcd
+//
+// Etcd lets in whoever its authority has signed. It has one of its own, whose key is not kept, because
+// the cluster's authority also signs for others: kubelets, and whoever gets a request approved.
 package main
 
 import (
@@ -40,7 +45,7 @@ func main() {
 }
 
 func write(dir string, hosts []string) error {
-	ca, err := authority(dir)
+	ca, err := authority(dir, "ca")
 	if err != nil {
 		return err
 	}
@@ -60,14 +65,33 @@ func write(dir string, hosts []string) error {
 	if _, err := sign(dir, "apiserver-kubelet", client, ca); err != nil {
 		return err
 	}
+	if err := etcd(dir); err != nil {
+		return err
+	}
 	return serviceAccount(dir)
 }
 
-func authority(dir string) (*pair, error) {
-	cert := template("dradriver-cluster", nil)
+func etcd(dir string) error {
+	ca, err := authority(dir, "etcd-ca")
+	if err != nil {
+		return err
+	}
+	server := template("etcd", nil, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+	server.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	if _, err := sign(dir, "etcd", server, ca); err != nil {
+		return err
+	}
+	if _, err := sign(dir, "etcd-client", template("kube-apiserver", nil, x509.ExtKeyUsageClientAuth), ca); err != nil {
+		return err
+	}
+	return os.Remove(filepath.Join(dir, "etcd-ca.key"))
+}
+
+func authority(dir, name string) (*pair, error) {
+	cert := template("dradriver-"+name, nil)
 	cert.IsCA, cert.BasicConstraintsValid = true, true
 	cert.KeyUsage |= x509.KeyUsageCertSign
-	return sign(dir, "ca", cert, nil)
+	return sign(dir, name, cert, nil)
 }
 
 func template(name string, groups []string, usages ...x509.ExtKeyUsage) *x509.Certificate {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// relay LISTEN TARGET passes every connection to LISTEN on to TARGET. It stands
+// relay LISTEN... TARGET passes every connection to a LISTEN on to TARGET. It stands
 // in for kube-proxy, which needs a packet filter that a machine may not have:
 // by it pods find the API server under its service address.
 package main
@@ -13,19 +13,29 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: relay LISTEN TARGET")
+	last := len(os.Args) - 1
+	if last < 2 {
+		fmt.Fprintln(os.Stderr, "usage: relay LISTEN... TARGET")
 		os.Exit(2)
 	}
-	listener, err := net.Listen("tcp", os.Args[1])
+	ended := make(chan error)
+	for _, listen := range os.Args[1:last] {
+		go func() { ended <- serve(listen, os.Args[last]) }()
+	}
+	fmt.Fprintln(os.Stderr, "relay:", <-ended)
+	os.Exit(1)
+}
+
+// serve ends only with what is wrong with the listener.
+func serve(listen, target string) error {
+	listener, err := net.Listen("tcp", listen)
 	for err == nil {
 		var accepted net.Conn
 		if accepted, err = listener.Accept(); err == nil {
-			go pass(accepted.(*net.TCPConn), os.Args[2])
+			go pass(accepted.(*net.TCPConn), target)
 		}
 	}
-	fmt.Fprintln(os.Stderr, "relay:", err)
-	os.Exit(1)
+	return err
 }
 
 // pass copies both ways until both sides have said all they have to say.

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""make and hack/cluster keep what they build in one folder, whatever the environment says."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from localcluster import common
+
+REPOSITORY = Path(common.__file__).resolve().parents[2]
+
+
+def make(environment):
+    kept = {name: value for name, value in os.environ.items() if name not in {"HOME", "XDG_CACHE_HOME", "MAKEFLAGS"}}
+    words = ["make", "-C", str(REPOSITORY), "--print-data-base", "--question", "help"]
+    return subprocess.run(words, capture_output=True, text=True, check=False, env=kept | environment)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"HOME": ""},
+        {"HOME": "relative"},
+        {"HOME": "/some/home"},
+        {"XDG_CACHE_HOME": "/some/cache"},
+        {"XDG_CACHE_HOME": "relative"},
+        {"XDG_CACHE_HOME": "relative", "HOME": "/some/home"},
+        {"XDG_CACHE_HOME": "", "HOME": "/some/home"},
+    ],
+)
+def test_both_use_the_same_folder(environment, monkeypatch):
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert f"\nCACHE := {common.cache_dir()}\n" in make(environment).stdout
+
+
+@pytest.mark.parametrize("environment", [{"XDG_CACHE_HOME": "/tmp/a b"}, {"HOME": "/tmp/a b"}])
+def test_a_space_is_refused_in_one_sentence(environment):
+    answer = make(environment)
+    assert answer.returncode
+    assert "has a space in its name" in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
