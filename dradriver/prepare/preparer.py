@@ -503,7 +503,7 @@ class Preparer:
             return error
         try:
             body = self._read(reference_of(record.plan), timeout=ANSWER_SECONDS / 2)
-        except (ApiError, UnreachableError):
+        except KubeError:
             return error
         users = (body.get("status") or {}).get("reservedFor") or ()
         names = [f"{record.plan.namespace}/{user['name']}" for user in users if user.get("resource") == "pods"]
