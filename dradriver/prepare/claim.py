@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from dradriver.prepare.errors import ClaimError, MalformedClaimError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,11 @@ def read_claim(claim: Mapping[str, Any], *, uid: str, driver: str) -> AllocatedC
         MalformedClaimError: the allocation is not what the API promises.
         ClaimError: it is another object of that name, or not allocated, or has no device of this driver.
     """
-    metadata = claim.get("metadata") or {}
+    try:
+        metadata = _object(_object(claim, "it").get("metadata"), "metadata")
+        namespace, name = (_typed(metadata.get(key, ""), str, key) for key in ("namespace", "name"))
+    except TypeError as error:
+        raise MalformedClaimError(f"claim of UID {uid} cannot be read: {error}") from error
     namespace, name = metadata.get("namespace", ""), metadata.get("name", "")
     if metadata.get("uid") != uid:
         raise ClaimError(
@@ -74,10 +80,10 @@ def read_claim(claim: Mapping[str, Any], *, uid: str, driver: str) -> AllocatedC
             f"the pod was started for {uid}): delete the pod, so that it uses the new claim"
         )
     try:
-        allocation = (claim.get("status") or {}).get("allocation")
-        devices = (allocation or {}).get("devices") or {}
+        allocation = _object(_object(claim.get("status"), "status").get("allocation"), "allocation")
+        devices = _object(allocation.get("devices"), "devices")
         results, configs = tuple(_results(devices, driver)), tuple(_configs(devices, driver))
-    except (AttributeError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise MalformedClaimError(
             f"claim {namespace}/{name} has an allocation that cannot be read: {error!r}"
         ) from error
@@ -89,26 +95,51 @@ def read_claim(claim: Mapping[str, Any], *, uid: str, driver: str) -> AllocatedC
 
 
 def _results(devices: Mapping[str, Any], driver: str) -> Iterator[Result]:
-    for entry in devices.get("results") or ():
+    for entry in _objects(devices, "results"):
         if entry.get("driver") == driver:
+            request = _typed(entry["request"], str, "request")
             yield Result(
-                request=entry["request"].partition("/")[0],
-                subrequest=entry["request"],
+                request=request.partition("/")[0],
+                subrequest=request,
                 driver=driver,
-                pool=entry["pool"],
-                device=entry["device"],
-                admin_access=bool(entry.get("adminAccess")),
-                share_id=entry.get("shareID"),
+                pool=_typed(entry["pool"], str, "pool"),
+                device=_typed(entry["device"], str, "device"),
+                admin_access=_optional(entry, "adminAccess", bool) or False,
+                share_id=_optional(entry, "shareID", str) or None,
             )
 
 
 def _configs(devices: Mapping[str, Any], driver: str) -> Iterator[OpaqueConfig]:
-    for entry in devices.get("config") or ():
-        opaque = entry.get("opaque") or {}
+    for entry in _objects(devices, "config"):
+        opaque = _object(entry.get("opaque"), "opaque")
         if opaque.get("driver") == driver:
             yield OpaqueConfig(
                 driver=driver,
-                requests=tuple(entry.get("requests") or ()),
+                requests=tuple(_typed(name, str, "requests") for name in _list(entry, "requests")),
                 parameters=opaque.get("parameters") or {},
-                source=entry.get("source", "FromClaim"),
+                source=_typed(entry.get("source", "FromClaim"), str, "source"),
             )
+
+
+def _typed(value: Any, kind: type[T], where: str) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{where}: {kind.__name__} is expected, not {value!r:.40}")
+    return value
+
+
+def _optional(entry: Mapping[str, Any], key: str, kind: type[T]) -> T | None:
+    value = entry.get(key)
+    return None if value is None else _typed(value, kind, key)
+
+
+def _object(value: Any, where: str) -> Mapping[str, Any]:
+    return _typed({} if value is None else value, dict, where)
+
+
+def _list(entry: Mapping[str, Any], key: str) -> list[Any]:
+    value = entry.get(key)
+    return _typed([] if value is None else value, list, key)
+
+
+def _objects(entry: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
+    return (_typed(one, dict, key) for one in _list(entry, key))

@@ -353,6 +353,8 @@ def _decode(document: Mapping[str, Any]) -> Record:
         uid=_value(claim, "uid", str),
         devices=tuple(_decode_device(_object(entry, "devices")) for entry in _value(document, "devices", list)),
     )
+    if not plan.devices:
+        raise ValueError("devices: there is none")
     return Record(
         boot_id=_value(document, "bootID", str),
         state=State(_value(document, "state", str)),
@@ -373,7 +375,7 @@ def _decode_made(entry: Mapping[str, Any]) -> Made:
 
 def _decode_device(entry: Mapping[str, Any]) -> PlannedDevice:
     placement = entry.get("placement")
-    return PlannedDevice(
+    device = PlannedDevice(
         requests=tuple(_texts(entry, "requests")),
         pool=_value(entry, "pool", str),
         device=_value(entry, "device", str),
@@ -386,6 +388,11 @@ def _decode_device(entry: Mapping[str, Any]) -> PlannedDevice:
         admin_access=_value(entry, "adminAccess", bool, False),
         share_id=_value(entry, "shareID", str, None),
     )
+    if (device.profile_id is None) != (device.placement is None):
+        raise ValueError(f"device {device.device}: profileID and placement belong together")
+    if device.make and device.profile_id is None:
+        raise ValueError(f"device {device.device}: make is for partitions")
+    return device
 
 
 def _decode_placement(entry: Mapping[str, Any]) -> Placement:

@@ -50,6 +50,8 @@ def recover(path: Path, *, uid: str, boot_id: str, node: Node) -> Record:
             devices.append(device)
             if instance is not None:
                 made[device.device] = instance
+        if not devices:
+            raise ValueError("it has no devices")  # noqa: TRY301 (damaged as much as any other)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UnrecoverableError(f"CDI spec {path} does not tell what was made: {error!r}") from error
     plan = Plan(namespace="", name="", uid=uid, devices=tuple(devices))

@@ -77,10 +77,10 @@ class Shot:
     times: int = 1
 
 
-READ_ERRORS = (Return.UNKNOWN, Return.TIMEOUT, Return.GPU_IS_LOST, Return.UNINITIALIZED, Return.NO_PERMISSION)
-CHANGE_ERRORS = (*READ_ERRORS, Return.IN_USE, Return.INSUFFICIENT_RESOURCES)
-"""What NVML may answer though nothing is wrong for long. That something does not exist is no such answer: it is
-believed, as it must be."""
+READ_ERRORS = (Return.UNKNOWN, Return.TIMEOUT, Return.GPU_IS_LOST, Return.UNINITIALIZED)
+CHANGE_ERRORS = (*READ_ERRORS, Return.IN_USE, Return.INSUFFICIENT_RESOURCES, Return.NO_PERMISSION)
+"""What NVML may answer though nothing is wrong for long. That something does not exist, or may never be seen by this
+process, is no such answer: it is believed, as it must be."""
 CHANGES = ("nvmlDeviceSetMigMode", "nvmlDeviceCreateGpu", "nvmlGpuInstanceCreate", "Destroy")
 FILE_ERRORS = (errno.ENOSPC, errno.EIO, errno.EROFS)
 
@@ -167,12 +167,12 @@ class Chaos:
         if shot is None:
             return act()
         done = act() if shot.when == "late" else None
-        if shot.error is None:
-            self._kill(what)
         if isinstance(done, int) and what == "open":
             os.close(done)
         elif hasattr(done, "close"):
             done.close()
+        if shot.error is None:
+            self._kill(what)
         number = FILE_ERRORS[shot.error % len(FILE_ERRORS)]
         raise OSError(number, os.strerror(number), str(path))
 
@@ -246,9 +246,7 @@ class ChaosNode(PreparingNode):
     _processes: list = field(default_factory=list)
 
     def restart(self) -> None:
-        for process in self._processes:
-            process.preparer.close()
-        self._processes = []
+        self.end()
         self.nvml_error = None
         try:
             super().restart()
@@ -317,9 +315,14 @@ class ChaosNode(PreparingNode):
     def process(self, number: int) -> SimpleNamespace:
         return self._processes[number % len(self._processes)]
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """Wait for the threads of the processes, which end at their next step if the process is dead."""
         for process in self._processes:
             process.preparer.close()
+        self._processes = []
+
+    def close(self) -> None:
+        self.end()
         if self.nvml is not None:
             self.nvml.close()
 
@@ -450,6 +453,7 @@ class World:
     def _restart(self) -> None:
         """Start a process; it may be killed or fail while it starts, and is then started again."""
         for _ in range(5):
+            self.node.end()
             self.chaos.dead = False
             try:
                 self.node.restart()

@@ -58,13 +58,21 @@ devices = st.builds(
     make=st.booleans(),
     admin_access=st.booleans(),
     share_id=st.none() | texts,
+).filter(
+    lambda device: (
+        (device.profile_id is None) == (device.placement is None) and not (device.make and device.placement is None)
+    )
 )
 all_records = st.builds(
     Record,
     boot_id=texts,
     state=st.sampled_from(State),
     plan=st.builds(
-        Plan, namespace=texts, name=texts, uid=st.just("uid-1"), devices=st.lists(devices, max_size=3).map(tuple)
+        Plan,
+        namespace=texts,
+        name=texts,
+        uid=st.just("uid-1"),
+        devices=st.lists(devices, min_size=1, max_size=3).map(tuple),
     ),
     made=st.dictionaries(
         texts,
