@@ -79,7 +79,8 @@ clean: ## Remove what was made in this folder; the cache of built programs stays
 
 $(VENV)/.synced: pyproject.toml uv.lock $(UV)
 	@echo "installing the Python packages of the project"
-	@$(UV) sync --locked --quiet --compile-bytecode --python "$$(command -v $(PYTHON))"
+	@# By its version: given a path, uv makes $(VENV) anew each time, and leaves none when it cannot fetch packages.
+	@$(UV) sync --locked --quiet --compile-bytecode --python "$$($(PYTHON) -c 'import platform; print(platform.python_version())')"
 	@touch $@
 
 $(UV):

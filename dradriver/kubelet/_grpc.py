@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -46,6 +47,8 @@ DRAIN_SECONDS: Final = 45.0
 
 _NEVER_SECONDS: Final = 86_400.0
 _CANCEL_SECONDS: Final = 5.0
+_FIRST_PAUSE: Final = 5.0
+_LONGEST_PAUSE: Final = 60.0
 
 Call: TypeAlias = tuple[Callable[[Any, grpc.ServicerContext], Any], type[Message], type[Message]]
 """What answers a call, and the classes of its request and its response."""
@@ -74,7 +77,31 @@ class _Listener:
     """One gRPC server and the file it listens at."""
 
     server: grpc.Server
-    file: FileId | None
+    file: FileId
+
+
+class _Pauses:
+    """When the next attempt to listen is due: each costs a gRPC server. The first repetition is free."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._failures = 0
+        self._until = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """An attempt may be made."""
+        return not self._failures or self._clock() >= self._until
+
+    def failed(self) -> None:
+        """Note a failed attempt."""
+        pause = _FIRST_PAUSE * 2 ** min(self._failures, 10) if self._failures else 0.0
+        self._failures += 1
+        self._until = self._clock() + min(pause, _LONGEST_PAUSE)
+
+    def succeeded(self) -> None:
+        """Note that it worked."""
+        self._failures = 0
 
 
 class SocketServer:
@@ -87,6 +114,7 @@ class SocketServer:
         services: Sequence[grpc.GenericRpcHandler],
         workers: int,
         provide_folder: Callable[[Path], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Keep what is needed to serve; nothing is opened yet.
 
@@ -95,6 +123,7 @@ class SocketServer:
             services: what is served.
             workers: calls that are answered at once; threads are made when needed.
             provide_folder: makes the socket's folder, or insists on it.
+            clock: monotonic seconds.
 
         Raises:
             SocketPathTooLongError: no socket can have this path.
@@ -106,7 +135,9 @@ class SocketServer:
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix=path.name)
         self._lock = threading.Lock()
         self._listener: _Listener | None = None
-        self._retired: list[_Listener] = []
+        self._retired: list[tuple[_Listener, threading.Event]] = []
+        self._way = DeadEnd(path)
+        self._pauses = _Pauses(clock)
 
     @property
     def serving(self) -> bool:
@@ -125,19 +156,20 @@ class SocketServer:
                 self._listener = self._listen()
 
     def ensure(self) -> bool:
-        """Listen again if the socket file has gone; returns whether that was needed.
+        """Listen again if the socket file has gone; returns whether that was done.
 
-        Calls that came over the old file are answered still. Does nothing before `start` and after `stop`.
+        Calls that came over the old file are answered still. Does nothing before `start` and after `stop`, nor
+        for a while after the operating system has refused more than once.
 
         Raises:
             KubeletError: as for `start`; call it again later.
         """
         with self._lock:
-            if self._listener is None or self.serving:
+            if self._listener is None or self.serving or not self._pauses.is_over:
                 return False
             fresh = self._listen()
-            self._listener.server.stop(DRAIN_SECONDS)
-            self._retired.append(self._listener)
+            self._retired = [(old, gone) for old, gone in self._retired if not gone.is_set()]
+            self._retired.append((self._listener, self._listener.server.stop(DRAIN_SECONDS)))
             self._listener = fresh
         _log.warning("somebody removed the socket %s; listening there again", self.path)
         return True
@@ -149,7 +181,7 @@ class SocketServer:
         for the caller, but its thread runs on.
         """
         with self._lock:
-            leaving = self._retired
+            leaving = [old for old, _ in self._retired]
             if self._listener is not None:
                 remove_own(self.path, self._listener.file)
                 leaving.append(self._listener)
@@ -162,22 +194,37 @@ class SocketServer:
     def _listen(self) -> _Listener:
         self._provide_folder(self.path.parent)
         make_way(self.path)
+        try:
+            listener = self._bound()
+        except KubeletError:
+            self._pauses.failed()
+            raise
+        self._pauses.succeeded()
+        # gRPC may unlink by the way it was given at any time from now on: the next listener needs another one.
+        self._way = DeadEnd(self.path)
+        listener.server.start()
+        return listener
+
+    def _bound(self) -> _Listener:
         server = grpc.server(self._pool)
         server.add_generic_rpc_handlers(self._services)
-        way = DeadEnd(self.path)
+        self._way.lead()
         try:
             with os_errors(self.path):
-                _bind(server, way.path, self.path)
+                _bind(server, self._way.path, self.path)
                 self.path.chmod(SOCKET_MODE)
                 file = file_id(self.path)
+            if file is None:
+                raise SocketFolderError(f"the socket {self.path} vanished at once: see who removes it")
         except KubeletError:
             with suppress(OSError):
                 self.path.unlink(missing_ok=True)
+            # One that was never started would keep what it has opened.
+            server.start()
             server.stop(0)
             raise
         finally:
-            way.cut()
-        server.start()
+            self._way.cut()
         return _Listener(server, file)
 
 

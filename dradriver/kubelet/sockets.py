@@ -151,24 +151,38 @@ class DeadEnd:
     instance that ends would take away its successor's socket. So it is given a path through a descriptor,
     which is then pointed elsewhere. The descriptor stays open for good, since nobody tells when gRPC is
     through with it, and its number must not become another folder's; that is one for each time of
-    listening.
+    listening. Attempts that fail share one.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the folder.
+        """Remember the path; it leads nowhere yet."""
+        self._real = path
+        self._descriptor = -1
+
+    @property
+    def path(self) -> str:
+        """The other path."""
+        return f"/proc/self/fd/{self._descriptor}/{self._real.name}"
+
+    def lead(self) -> None:
+        """Make the path lead to the folder as it is now.
 
         Raises:
             SocketFolderError: it cannot be opened.
         """
-        with os_errors(path.parent):
-            self._descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.path = f"/proc/self/fd/{self._descriptor}/{path.name}"
+        with os_errors(self._real.parent):
+            self._point(os.open(self._real.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def cut(self) -> None:
         """Make the path lead nowhere."""
-        nowhere = os.open(os.devnull, os.O_PATH | os.O_CLOEXEC)
-        os.dup2(nowhere, self._descriptor, inheritable=False)
-        os.close(nowhere)
+        self._point(os.open(os.devnull, os.O_PATH | os.O_CLOEXEC))
+
+    def _point(self, target: int) -> None:
+        if self._descriptor < 0:
+            self._descriptor = target
+            return
+        os.dup2(target, self._descriptor, inheritable=False)
+        os.close(target)
 
 
 def _kind(mode: int) -> str:

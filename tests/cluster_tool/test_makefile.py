@@ -2,7 +2,9 @@
 """make and hack/cluster keep what they build in one folder, whatever the environment says."""
 
 import os
+import platform
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,13 @@ def test_a_space_is_refused_in_one_sentence(environment):
     assert answer.returncode
     assert "has a space in its name" in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
+
+
+def test_uv_is_told_a_version_by_which_it_keeps_the_environment_there_is(tmp_path):
+    # Given a path it would remove the environment first, and leave none where packages cannot be fetched.
+    uv, told = tmp_path / "uv", tmp_path / "told"
+    uv.write_text(f'#!/bin/sh\necho "$@" > {told}\n')
+    uv.chmod(0o755)
+    words = ["make", "-C", str(REPOSITORY), f"UV={uv}", f"VENV={tmp_path}", f"PYTHON={sys.executable}", "setup"]
+    subprocess.run(words, capture_output=True, check=True)
+    assert told.read_text().split()[-2:] == ["--python", platform.python_version()]

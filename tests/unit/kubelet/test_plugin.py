@@ -1,3 +1,4 @@
+import os
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,8 @@ from dradriver.kubelet import (
     SocketPathBlockedError,
     socket_paths,
 )
-from dradriver.kubelet._grpc import grpc
+from dradriver.kubelet._grpc import SocketServer, grpc
+from dradriver.kubelet.sockets import make_folder
 
 DRIVER = "gpu.nvidia.com"
 CLAIM = ClaimReference(namespace="team", name="training", uid="1234")
@@ -222,8 +224,70 @@ def test_a_socket_that_cannot_be_made_leaves_nothing_behind(plugin, paths, monke
     assert plugin.serving
 
 
+def until(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the listing must not hold what it lists
+
+
+def refuse_chmod(monkeypatch):
+    def refuse(*_arguments):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+
+
+def refuse_bind(monkeypatch):
+    def refuse(*_arguments):
+        raise SocketFolderError("no socket here")
+
+    monkeypatch.setattr("dradriver.kubelet._grpc._bind", refuse)
+
+
+@pytest.mark.parametrize("refusal", [refuse_chmod, refuse_bind])
+def test_failed_attempts_leak_no_descriptors_and_become_rare(paths, monkeypatch, refusal):
+    now = [0.0]
+    server = SocketServer(paths.dra, services=[], workers=1, provide_folder=make_folder, clock=lambda: now[0])
+    server.start()
+    paths.dra.unlink()
+    attempts, before = [], descriptors()
+    with monkeypatch.context() as patched:
+        refusal(patched)
+        for now[0] in range(0, 600, 5):
+            try:
+                assert server.ensure() is False
+            except SocketFolderError:
+                attempts.append(now[0])
+    assert attempts[:5] == [0, 5, 15, 35, 75]
+    assert len(attempts) < 15
+    # gRPC closes its own in its own time.
+    assert until(lambda: descriptors() <= before + 3)
+    now[0] += 60
+    assert server.ensure() is True
+    assert server.serving
+    server.stop(0)
+
+
+def test_listeners_that_are_through_are_forgotten(paths):
+    server = SocketServer(paths.dra, services=[], workers=1, provide_folder=make_folder)
+    server.start()
+    for _ in range(5):
+        paths.dra.unlink()
+        assert server.ensure()
+        for _old, gone in server._retired:
+            assert gone.wait(60)
+    assert len(server._retired) == 1
+    server.stop(0)
+
+
 def test_a_folder_that_takes_no_socket_is_told_with_the_systems_reason(make, paths, monkeypatch):
-    monkeypatch.setattr("dradriver.kubelet._grpc.DeadEnd", lambda _path: SimpleNamespace(path="/proc/x", cut=int))
+    nowhere = SimpleNamespace(path="/proc/x", lead=int, cut=int)
+    monkeypatch.setattr("dradriver.kubelet._grpc.DeadEnd", lambda _path: nowhere)
     with pytest.raises(SocketFolderError, match=r"dra\.sock.*(No such file|Permission|not permitted)"):
         make().serve()
 

@@ -145,9 +145,21 @@ def test_dead_siblings_are_removed_and_nothing_else(paths):
 
 def test_a_dead_end_leads_to_the_folder_until_it_is_cut(root):
     way = DeadEnd(root / "a")
-    Path(way.path).write_text("x")
-    assert (root / "a").read_text() == "x"
+    for text in ("x", "y"):
+        way.lead()
+        Path(way.path).write_text(text)
+        assert (root / "a").read_text() == text
+        way.cut()
+        with pytest.raises(OSError, match="Not a directory"):
+            Path(way.path).unlink()
+        assert (root / "a").exists()
+
+
+def test_a_dead_end_keeps_its_descriptor(root):
+    way = DeadEnd(root / "a")
+    way.lead()
+    path = way.path
     way.cut()
-    with pytest.raises(OSError, match="Not a directory"):
-        Path(way.path).unlink()
-    assert (root / "a").exists()
+    way.lead()
+    assert way.path == path
+    way.cut()
