@@ -199,9 +199,16 @@ class Records:
         """
         path = self._path(record.plan.uid)
         text = json.dumps(_encode(record), separators=(",", ":"))
-        with _translated(path, "write"):
-            files.write_durably(path, text, written=lambda: passed(Boundary.RECORD_TEMPORARY_WRITTEN))
-            version = _version(path)
+        try:
+            with _translated(path, "write"):
+                files.write_durably(path, text, written=lambda: passed(Boundary.RECORD_TEMPORARY_WRITTEN))
+                version = _version(path)
+        except RecordError:
+            # Whoever starts anew would read what is there, so memory must not say otherwise.
+            with suppress(OSError), self._lock:
+                if path.read_text() == text:
+                    self._records[record.plan.uid] = record
+            raise
         with self._lock:
             self._records[record.plan.uid] = record
             if version is not None:

@@ -70,6 +70,19 @@ def test_a_record_that_is_written_although_the_write_failed_holds_nothing(node, 
     assert node.instances() == [(0, 19, 0)]
 
 
+def test_an_unprepare_that_failed_after_its_record_was_written_is_not_forgotten(node, monkeypatch):
+    claim = node.allocate(ONE_G(0))
+    node.prepare(claim)
+    with monkeypatch.context() as patch:
+        fail_once(patch, "replace", matching=claim.uid, late=True)
+        assert isinstance(node.unprepare(claim), Failed)
+    assert isinstance(node.prepare(claim), Prepared)
+    made = node.records.get(claim.uid).made
+    node.restart()
+    node.prepare(claim)
+    assert node.records.get(claim.uid).made == made
+
+
 def test_a_reservation_that_is_known_in_memory_only_is_written_before_anything_is_made(node, monkeypatch):
     claim = node.allocate(ONE_G(0))
     write, forget = node.records.write, node.records.forget
