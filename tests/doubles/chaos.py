@@ -774,7 +774,7 @@ class World:
             return
         start = starts[c % len(starts)]
         size = next((one.size for one in [profile] if hasattr(one, "size")), 1)
-        if self._claimed(gpu.uuid, start, size):
+        if self._claimed(gpu.uuid, start, size) or self._awaited(gpu):
             return
         if not gpu.mig:
             self._admin(lambda state: hardware.set_mig_mode(state, index, enabled=True)[0])
@@ -826,6 +826,15 @@ class World:
                 if place is None or (place.start < start + size and start < place.start + place.size):
                     return True
         return any(one.record_damaged for one in self.tracked)
+
+    def _awaited(self, gpu: Any) -> bool:
+        """Tell whether a claim's partition is yet to be made: a foreign one could take the engines it needs."""
+        there = {(one.profile, one.start) for one in gpu.instances}
+        devices = [device for record in self._disk_records() for device in record.plan.devices]
+        return any(
+            device.gpu_uuid == gpu.uuid and device.make and (device.profile_id, device.placement.start) not in there
+            for device in devices
+        )
 
     def _instances_gone(self) -> None:
         static = self.scenario.mig == "static"
