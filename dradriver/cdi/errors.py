@@ -1,11 +1,12 @@
 """Errors of the cdi room.
 
 CdiError
-├── DriverFilesError   the host's driver files are not there, or not complete    (passes)
-├── DeviceNodeError    a device node, or what /proc says of it, is missing       (passes)
-└── SpecFileError      a spec file cannot be written, read or removed
+├── DriverFilesError       the host's driver files are not there, or not complete
+│   └── DriverChangingError    they were there, and are being replaced               (passes)
+├── DeviceNodeError        a device node, or what /proc says of it, is missing       (passes)
+└── SpecFileError          a spec file cannot be written, read or removed
 
-What is marked as passing may be there a moment later, as on a node whose driver is being installed or replaced.
+What is marked as passing may be there a moment later, as on a node whose driver is being replaced.
 """
 
 from typing import ClassVar
@@ -23,6 +24,10 @@ class CdiError(Exception):
 
 class DriverFilesError(CdiError):
     """The host's driver files are not there, or not complete."""
+
+
+class DriverChangingError(DriverFilesError):
+    """The host's driver files were there, and are being replaced."""
 
     passes = True
 

@@ -106,12 +106,21 @@ class Reflector:
         self._thread = threading.Thread(target=self.run, name=name, daemon=True)
         self._thread.start()
 
-    def stop(self, timeout: float = 5.0) -> bool:
-        """End the stream and the thread; False if the thread still hangs in a call after that many seconds."""
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def end(self) -> None:
+        """End the stream, and the thread as soon as it comes back from a call; does not wait for that."""
         self._stopped.set()
         with self._lock:
             if self._watch is not None:
                 self._watch.abort()
+
+    def stop(self, timeout: float = 5.0) -> bool:
+        """`end`, and wait; False if the thread still hangs in a call after that many seconds."""
+        self.end()
         if self._thread is None:
             return True
         self._thread.join(timeout)

@@ -59,7 +59,7 @@ class Nvml:
     # --- the session --------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the session; no call may be under way. Once is enough, twice does no harm."""
+        """End the session; a call under way keeps NVML alive until it returns. Once is enough, twice does no harm."""
         self._session.close()
 
     def renew(self) -> None:

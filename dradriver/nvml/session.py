@@ -26,6 +26,10 @@ from dradriver.nvml.errors import (
 LOST_PAUSE: Final = 30.0
 """Seconds between new initializations on behalf of a lost GPU: on a large node each takes seconds."""
 
+HANGS_AFTER: Final = 120.0
+"""Seconds after which a call is taken to hang in the driver. The slowest that come back, switching MIG mode or creating
+instances on a large node, take some ten seconds."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -33,7 +37,12 @@ class Session:
     """Initializes NVML, and initializes it anew where handles have become useless.
 
     A new initialization takes place on entry of the next use, when no other use is under way: nobody waits
-    for it, and a call that hangs in the driver blocks no other.
+    for it, and a call that hangs in the driver blocks no other. One that hangs for longer than `HANGS_AFTER` does not
+    count any more, else it would keep the handles of all GPUs useless for good; should it ever return from the
+    driver, the library may crash, which is no worse.
+
+    So nothing may wait within a use: who waits for events does so in slices of at most 1 s, each outside of `use`,
+    with an event set of the generation that the last use gave.
 
     Args:
         clock: monotonic seconds.
@@ -45,7 +54,7 @@ class Session:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._users = 0
+        self._entered: dict[object, float] = {}
         self._stale = False
         self._closed = False
         self._initialized = False
@@ -61,15 +70,15 @@ class Session:
             Uninitialized: it was closed.
             DriverUnavailable: a new initialization was due and failed; the next use tries again.
         """
-        self._enter()
+        use = object()
+        generation = self._enter(use)
         try:
-            yield self._generation
+            yield generation
         except NvmlError as error:
             self.note(error)
             raise
         finally:
-            with self._lock:
-                self._users -= 1
+            self._leave(use)
 
     def note(self, error: NvmlError) -> None:
         """Look at an error that was caught within a use: it may mean that handles are useless."""
@@ -81,21 +90,31 @@ class Session:
         self._stale = True
 
     def close(self) -> None:
-        """Shut NVML down. Later uses fail; a second close does nothing."""
+        """Shut NVML down, or leave that to the last call under way. Later uses fail; a second close does nothing."""
         with self._lock:
             self._closed = True
-            self._stop()
+            if not self._entered:
+                self._stop()
 
     def _pause_is_over(self) -> bool:
         return self._clock() - self._started >= LOST_PAUSE
 
-    def _enter(self) -> None:
+    def _enter(self, use: object) -> int:
         with self._lock:
             if self._closed:
                 raise Uninitialized("nvmlInitWithFlags", UNINITIALIZED, cause="this session was closed")
-            if self._stale and not self._users:
+            now = self._clock()
+            if self._stale and all(now - since > HANGS_AFTER for since in self._entered.values()):
+                self._entered.clear()
                 self._restart()
-            self._users += 1
+            self._entered[use] = now
+            return self._generation
+
+    def _leave(self, use: object) -> None:
+        with self._lock:
+            self._entered.pop(use, None)
+            if self._closed and not self._entered:
+                self._stop()
 
     def _restart(self) -> None:
         _log.warning("NVML is initialized anew: the driver was reloaded, or a GPU was lost or reset")

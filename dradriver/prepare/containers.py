@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dradriver import api
-from dradriver.cdi.errors import CdiError, DriverFilesError
+from dradriver.cdi.errors import CdiError, DriverChangingError, DriverFilesError
 from dradriver.cdi.files import SpecFolder
 from dradriver.cdi.host import DriverRoot, driver_edits, find_hook
 from dradriver.cdi.nodes import DeviceTree
@@ -31,6 +31,7 @@ class Containers:
     specs: SpecFolder
     hook: str = ""
     _common: dict[str, ContainerEdits] = field(default_factory=dict)
+    _were_found: bool = False
     _places: dict[str, Path] = field(default_factory=dict)
 
     def write(self, plan: Plan, made: Mapping[str, Made], facts: Mapping[str, "GpuFacts"]) -> tuple[str, ...]:
@@ -113,8 +114,12 @@ class Containers:
         edits = self._common.get(version)
         if edits is None:
             hook = self.hook or find_hook(self.root)
-            edits = driver_edits(self.root, driver_version=version, hook=hook)
-            self._common = {version: edits}
+            try:
+                edits = driver_edits(self.root, driver_version=version, hook=hook)
+            except DriverFilesError as error:
+                # A root that has been right before is being changed; a wrong one is told at once.
+                raise DriverChangingError(str(error)) if self._were_found else error  # noqa: B904 (the same error)
+            self._common, self._were_found = {version: edits}, True
         return edits
 
     def _verify(self, spec: CdiSpec) -> None:
@@ -122,7 +127,7 @@ class Containers:
         if missing:
             # Found earlier and gone now: the driver is being replaced, so everything must be found anew.
             self._common = {}
-            raise DriverFilesError(
+            raise DriverChangingError(
                 f"{missing[0]} is gone from the host{f' with {len(missing) - 1} more' if missing[1:] else ''}; "
                 "if the driver is being replaced, this passes by itself"
             )

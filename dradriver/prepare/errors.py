@@ -9,6 +9,7 @@
     ├── BusyError              another call was at work on the same claim or GPU until the deadline
     ├── HardwareError          the GPU refuses
     │   ├── InUseError             a process holds the partition or the GPU         (passes)
+    │   ├── GpuGoneError           the GPU does not answer any more
     │   └── UnavailableError       the driver does not answer, or not yet           (passes)
     └── RecordError            the record of a claim cannot be written or read
 
@@ -73,6 +74,10 @@ class InUseError(HardwareError):
     """A process, or another user of NVML, holds the partition or the GPU."""
 
     passes = True
+
+
+class GpuGoneError(HardwareError):
+    """The GPU does not answer any more: it fell off the bus, or was taken out."""
 
 
 class UnavailableError(HardwareError):

@@ -12,9 +12,18 @@ from typing import Protocol, TypeVar
 import structlog
 
 from dradriver.gpu.model import MigInstance, MigMode, Placement
-from dradriver.nvml import DriverUnavailable, InsufficientResources, InUse, NvmlError, Process, Uninitialized
+from dradriver.nvml import (
+    DriverUnavailable,
+    GpuLost,
+    InsufficientResources,
+    InUse,
+    NotFound,
+    NvmlError,
+    Process,
+    Uninitialized,
+)
 from dradriver.prepare.boundaries import Boundary, passed
-from dradriver.prepare.errors import HardwareError, InUseError, UnavailableError
+from dradriver.prepare.errors import GpuGoneError, HardwareError, InUseError, UnavailableError
 from dradriver.prepare.patience import Patience
 from dradriver.prepare.plan import PlannedDevice
 from dradriver.prepare.records import Made
@@ -280,7 +289,12 @@ def _switch_mode(hardware: Hardware, device: PlannedDevice, *, enabled: bool, ne
 
 
 def _instances(hardware: Hardware, device: PlannedDevice) -> tuple[MigInstance, ...]:
-    return _asked(hardware, device, lambda: hardware.instances(device.gpu_uuid))
+    try:
+        return hardware.instances(device.gpu_uuid)
+    except (GpuLost, NotFound) as error:
+        raise GpuGoneError(f"device {device.device}: {error}") from error
+    except NvmlError as error:
+        raise _translated(hardware, device, error) from error
 
 
 def _asked(hardware: Hardware, device: PlannedDevice, call: Callable[[], T]) -> T:

@@ -42,6 +42,7 @@ from dradriver.prepare.errors import (
     BusyError,
     ClaimError,
     ClaimUnreadableError,
+    GpuGoneError,
     HeldError,
     MalformedClaimError,
     PrepareError,
@@ -171,10 +172,10 @@ class Preparer:
         """Let calls that wait for something to pass fail now: the process is to end, another one will be asked."""
         self._hurry.set()
 
-    def close(self) -> None:
-        """End the threads; calls under way are finished first."""
+    def close(self, *, wait: bool = True) -> None:
+        """End the threads, once calls under way are finished; these are waited for unless one may hang in NVML."""
         for pool in self._pools.values():
-            pool.shutdown()
+            pool.shutdown(wait=wait)
 
     def count_devices(self) -> None:
         """Publish how many devices are prepared now."""
@@ -575,8 +576,15 @@ class Preparer:
                 self._containers.specs.remove(claim.uid)
                 return
             with self._locks.hold(_gpu_locks(record.plan), patience.answer_by):
-                # A claim that shares the device may have written it meanwhile.
-                self._undo(self._records.get(claim.uid) or record, patience)
+                try:
+                    # A claim that shares the device may have written it meanwhile.
+                    self._undo(self._records.get(claim.uid) or record, patience)
+                except GpuGoneError as error:
+                    # The pod must be able to end. Its device stays held: the reconciler comes back to it, and the
+                    # next boot has nothing of it.
+                    self._containers.specs.remove(claim.uid, path=record.spec_path)
+                    _log.warning("the partition is left to the reconciler, its GPU is gone", error=str(error))
+                    return
         _log.info("claim unprepared", devices=_names(record.plan))
 
     def _try_to_undo(self, record: Record, patience: Patience) -> None:

@@ -210,7 +210,7 @@ class Reconciler:
         if self.clock() - since < GRACE_SECONDS or self._is_used(record, cause):
             return
         answers = self.preparer.unprepare([reference_of(record.plan)], deadline=self.clock() + CALL_SECONDS)
-        if answers[record.plan.uid] is None:
+        if answers[record.plan.uid] is None and self.around.records.get(record.plan.uid) is None:
             self._stale_since.pop(record.plan.uid, None)
             self.reporter.stale_claim(record, cause)
 

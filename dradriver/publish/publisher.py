@@ -71,7 +71,8 @@ class Publisher:
         driver: driver name.
         node_name: node whose pods can use the devices, and owner of the slices.
         pool_name: pool, by convention the node's name.
-        on_status: called with each new status, on the thread that brought it about; must not block.
+        on_status: called with the newest status whenever that differs from the one told last, by one thread at a time;
+            must not block.
         meter: counts writes and failures.
         pace: time, chance and backoff.
     """
@@ -113,6 +114,8 @@ class Publisher:
         self._changed = threading.Condition()
         self._offer: _Offer | None = None
         self._status = Status()
+        self._told = Status()
+        self._telling = threading.RLock()
         self._recheck_due = 0.0
         self._patience_until = 0.0
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
@@ -146,12 +149,19 @@ class Publisher:
         self._thread.start()
         self._reflector.start()
 
+    @property
+    def alive(self) -> bool:
+        """Whether its threads run, from the start to the stop; one that has ended does not come back."""
+        return self._thread.is_alive() and self._reflector.alive
+
     def stop(self, timeout: float = 5.0) -> None:
-        """Stop, and leave the slices: the kubelet removes them if nobody comes back within 30 s."""
+        """Stop within that many seconds. Slices stay: the kubelet removes them if nobody comes back within 30 s."""
+        end = self._pace.clock() + timeout
         self._queue.close()
-        self._reflector.stop(timeout)
+        self._reflector.end()
         if self._thread.ident is not None:
             self._thread.join(timeout)
+        self._reflector.stop(max(0.0, self._remaining(end)))
 
     def set_slices(self, slices: Iterable[Slice]) -> None:
         """Offer these instead of what was offered before. No slices at all means that the pool ends."""
@@ -165,8 +175,9 @@ class Publisher:
             number = 1 if self._offer is None else self._offer.number + 1
             self._offer = _Offer(desired=desired, number=number)
             self._patience_until = 0.0
-            status = Status(slices=len(desired.specs), generation=self._status.generation)
-        self._set_status(status)
+            self._status = Status(slices=len(desired.specs), generation=self._status.generation)
+            self._changed.notify_all()
+        self._tell()
         self._queue.forget(_Cause.CHANGE)
         self._queue.add(_Cause.CHANGE)
 
@@ -346,4 +357,12 @@ class Publisher:
                 return
             self._status = status
             self._changed.notify_all()
-        self._on_status(status)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell what holds now: of two threads that changed it, the slower one must not have the last word."""
+        with self._telling:
+            status = self.status
+            if status != self._told:
+                self._told = status
+                self._on_status(status)

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from dradriver.nvml.errors import DriverNotLoaded, GpuLost, NotFound, ResetRequired, Uninitialized, translate
-from dradriver.nvml.session import LOST_PAUSE, Session
+from dradriver.nvml.session import HANGS_AFTER, LOST_PAUSE, Session
 
 INIT, SHUTDOWN = "nvmlInitWithFlags", "nvmlShutdown"
 
@@ -73,7 +73,9 @@ def test_it_is_not_renewed_under_another_call(session):
     assert generation(session) == 2
 
 
-def test_another_thread_inside_a_call_is_neither_disturbed_nor_waited_for(session, fake):
+@pytest.fixture
+def hanging(session):
+    """Another thread that is within a call, until told to leave."""
     inside, leave = threading.Event(), threading.Event()
 
     def hang():
@@ -81,15 +83,52 @@ def test_another_thread_inside_a_call_is_neither_disturbed_nor_waited_for(sessio
             inside.set()
             leave.wait(60)
 
+    def go():
+        leave.set()
+        thread.join(60)
+
     thread = threading.Thread(target=hang)
     thread.start()
     assert inside.wait(60)
+    yield go
+    go()
+
+
+def test_another_thread_inside_a_call_is_neither_disturbed_nor_waited_for(session, fake, hanging):
     session.renew()
     assert generation(session) == 1
     assert fake.calls[SHUTDOWN] == 0
-    leave.set()
-    thread.join(60)
+    hanging()
     assert generation(session) == 2
+
+
+def test_a_call_that_hangs_for_good_does_not_keep_handles_useless_for_good(session, fake, clock, hanging):
+    session.renew()
+    clock.now += HANGS_AFTER
+    assert generation(session) == 1
+    clock.now += 1
+    assert [generation(session), generation(session)] == [2, 2]
+    hanging()
+    assert (generation(session), fake.calls[SHUTDOWN], fake.initialized) == (2, 1, 1)
+
+
+def test_a_call_that_began_lately_is_not_taken_to_hang(session, clock, hanging):
+    clock.now += HANGS_AFTER + 1
+    with session.use():
+        session.renew()
+        assert generation(session) == 1
+    assert generation(session) == 2
+
+
+def test_nvml_is_not_shut_down_under_a_call(session, fake, hanging):
+    session.close()
+    assert fake.calls[SHUTDOWN] == 0
+    with pytest.raises(Uninitialized, match="closed"):
+        generation(session)
+    hanging()
+    assert (fake.calls[SHUTDOWN], fake.initialized) == (1, 0)
+    session.close()
+    assert fake.calls[SHUTDOWN] == 1
 
 
 def test_a_driver_that_comes_back_later_is_found(session, fake):

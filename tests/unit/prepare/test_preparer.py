@@ -675,6 +675,27 @@ def test_admin_access_to_a_whole_gpu_leaves_its_mig_mode_alone(node):
     assert node.nvml.mig_mode(gpu).current
 
 
+def test_a_pod_on_a_lost_gpu_can_end_and_its_device_stays_held(node):
+    claim = node.allocate(ONE_G(0))
+    node.prepare(claim)
+    node.simulate("lose", "--gpu", "0")
+    assert node.unprepare(claim) is None
+    assert (node.specs(), len(node.records.all())) == ([], 1)
+    node.simulate("recover", "--gpu", "0")
+    node.restart()
+    assert "is still held by" in refused(node, node.allocate(ONE_G(0)))
+    assert node.unprepare(claim) is None
+    assert node.is_clean()
+
+
+def test_a_wrong_driver_root_is_told_at_once(node):
+    for library in (node.root / "usr/lib/x86_64-linux-gnu").glob("libcuda.so.*"):
+        library.unlink()
+    started = node.reads
+    assert "check that --nvidia-driver-root" in refused(node, node.allocate("gpu-0"))
+    assert node.reads == started + 1
+
+
 def test_one_device_twice_in_a_claim_is_refused(node):
     assert "is allocated twice" in refused(node, node.allocate("gpu-0", "gpu-0"))
 

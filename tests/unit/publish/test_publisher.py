@@ -486,3 +486,74 @@ def test_a_server_that_is_down_at_the_start_is_waited_for(server, publish):
     publisher = publish(node_slices())
     assert publisher.wait_published(PATIENCE)
     assert "UnreachableError" in publisher._meter.failures
+
+
+def test_the_newest_status_is_told_last_however_slow_a_teller_is(server, publish):
+    told, entered, leave = [], threading.Event(), threading.Event()
+
+    def note(status):
+        if status.phase is Phase.PENDING and not entered.is_set():
+            entered.set()
+            leave.wait(PATIENCE)
+        told.append(status)
+
+    publisher = publish(on_status=note)
+    offering = threading.Thread(target=publisher.set_slices, args=(node_slices(),))
+    offering.start()
+    assert entered.wait(PATIENCE)
+    # What the slow teller keeps from being noticed is asked for here.
+    publisher.mark_dirty("test")
+    assert publisher.wait_published(PATIENCE)
+    leave.set()
+    offering.join(PATIENCE)
+    assert server.wait(lambda: [status.phase for status in told] == [Phase.PENDING, Phase.PUBLISHED])
+    assert told[-1] == publisher.status
+
+
+def test_a_status_is_told_once(server, publish):
+    told = []
+    publisher = publish(node_slices(), on_status=told.append)
+    assert publisher.wait_published(PATIENCE)
+    for _ in range(3):
+        settled(server, publisher)
+    assert [status.phase for status in told] == [Phase.PENDING, Phase.PUBLISHED]
+
+
+def test_it_is_alive_from_the_start_to_the_stop(publish):
+    publisher = publish()
+    assert publisher.alive
+    publisher.stop(PATIENCE)
+    assert not publisher.alive
+
+
+class Hanging:
+    """A thread that does not end; its waiting costs time of the clock."""
+
+    def __init__(self, clock, waits):
+        self.clock, self.waits, self.ident = clock, waits, 1
+
+    def join(self, timeout):
+        self.waits.append(timeout)
+        self.clock.leap += timeout
+
+    def is_alive(self):
+        return True
+
+
+def test_all_threads_have_one_time_to_end_in(publish):
+    class Still:
+        leap = 0.0
+
+        def __call__(self):
+            return self.leap
+
+    clock, waits, ended = Still(), [], threading.Event()
+    publisher = publish()
+    own, reflector = publisher._thread, publisher._reflector._thread
+    publisher._thread = publisher._reflector._thread = Hanging(clock, waits)
+    publisher._pace = Pace(clock=clock)
+    publisher._reflector._watch = type("Watch", (), {"abort": lambda _self: ended.set()})()
+    publisher.stop(5.0)
+    assert waits == [5.0, 0.0]
+    assert ended.is_set()
+    publisher._thread, publisher._reflector._thread = own, reflector
