@@ -3,13 +3,29 @@
 import gc
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
+from dradriver.ending import leave
 from dradriver.flags import Options, parse
+from dradriver.observe import early
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> NoReturn:
+    """Be the program: run the plugin, then end this process, whatever hangs in it by then."""
+    early.hold_back()
+    early.without_rich()
+    try:
+        status = run(sys.argv[1:])
+    except Exception:  # noqa: BLE001 (the last seam: threads that serve would keep the process there for good)
+        early.tell()
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    leave(status)
+
+
+def run(arguments: Sequence[str]) -> int:
     """Run the plugin until SIGTERM or SIGINT; returns the exit status."""
-    options = parse(sys.argv[1:] if arguments is None else arguments)
+    options = parse(arguments)
     # What a start loads stays: to look for garbage in it takes time only. `Runtime.settle` ends this.
     gc.disable()
     try:
@@ -25,9 +41,10 @@ def _run(options: Options) -> int:
     try:
         return Daemon(options).run()
     except DaemonError as error:
+        early.tell()
         print(f"dradriver: {error}", file=sys.stderr)
         return 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -14,13 +14,13 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Final
 
 from dradriver import api
+from dradriver.ending import Ending, last_acts
 from dradriver.flags import Options
 from dradriver.kubelet import ClaimHandler, ClaimReference, Failed, KubeletError, Plugin, Prepared, socket_paths
 
@@ -42,7 +42,7 @@ class Daemon:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._stop = threading.Event()
+        self._ending = Ending()
         self._terminated = False
         self._outdated = False
         self._gate = Gate()
@@ -78,11 +78,11 @@ class Daemon:
 
     def _terminate(self) -> None:
         self._terminated = True
-        self._stop.set()
+        self._ending.ask()
 
     def _renew(self) -> None:
         self._outdated = True
-        self._stop.set()
+        self._ending.ask()
 
     def _plugin(self) -> Plugin:
         try:
@@ -105,14 +105,14 @@ class Daemon:
             self._gate.open(self._runtime.start())
         except RuntimeStartError as error:
             raise DaemonError(str(error)) from error
-        if self._stop.is_set():
+        if self._ending.wait(0):
             return
         plugin.register()
         # By the time of the first look, the slices are published if the API server is there at all.
-        if not self._stop.wait(SOCKET_CHECK_SECONDS):
+        if not self._ending.wait(SOCKET_CHECK_SECONDS):
             self._runtime.settle()
             _keep(plugin)
-        while not self._stop.wait(SOCKET_CHECK_SECONDS):
+        while not self._ending.wait(SOCKET_CHECK_SECONDS):
             _keep(plugin)
 
     def _on_status(self, registered: bool, message: str) -> None:  # noqa: FBT001 (called so by the kubelet room)
@@ -122,8 +122,7 @@ class Daemon:
 
 def _become_new() -> None:
     _log.warning("this process starts anew")
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    last_acts()
     # Files of libraries, such as the driver's device nodes, would stay open in the new process.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (no shell is wanted)

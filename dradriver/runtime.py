@@ -89,6 +89,7 @@ class Runtime:
         self._events: EventRecorder | None = None
         self._teller: ClaimTeller | None = None
         self._reconciler: Reconciler | None = None
+        self._watcher: threading.Thread | None = None
         self._boot_id = _boot_id(self._proc())
         self._containers = self._make_containers()
 
@@ -120,7 +121,8 @@ class Runtime:
         # An unprepare that finds no record has nothing to undo, so lost ones are made again before the first call.
         self._reconciler.recover_records()
         self._reconciler.start()
-        threading.Thread(target=self._look_after_driver, name="driver", daemon=True).start()
+        self._watcher = threading.Thread(target=self._look_after_driver, name="driver", daemon=True)
+        self._watcher.start()
         return self._preparer
 
     def hurry(self) -> None:
@@ -133,7 +135,10 @@ class Runtime:
         gc.collect()
         gc.freeze()
         gc.enable()
-        ctypes.CDLL(None).malloc_trim(0)
+        # Only glibc has it, and needs it.
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
 
     def on_registration(self, *, registered: bool, message: str) -> None:
         """Note what the kubelet says of our registration; it may just have wiped the node's slices."""
@@ -145,18 +150,15 @@ class Runtime:
             self._publisher.mark_dirty("the kubelet has registered this plugin")
 
     def stop(self) -> None:
-        """Stop in the reverse order of the start; the sockets are closed by now. Slices and claims stay."""
+        """Stop in the reverse order of the start; the sockets are closed by now. Slices and claims stay.
+
+        Against an API server that does not answer, what tells claims and what tells slices are waited for side by side.
+        """
         self._stopping.set()
-        if self._reconciler is not None:
-            self._reconciler.stop()
-        if self._preparer is not None:
-            self._preparer.close()
-        if self._teller is not None:
-            self._teller.stop()
-        if self._events is not None:
-            self._events.stop()
-        if self._publisher is not None:
-            self._publisher.stop()
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="stop") as pool:
+            if self._publisher is not None:
+                pool.submit(self._publisher.stop)
+            self._stop_telling()
         if self._web is not None:
             self._web.stop()
         if self._nvml is not None:
@@ -164,15 +166,38 @@ class Runtime:
         if self._client is not None:
             self._client.close()
 
+    def _stop_telling(self) -> None:
+        """Stop what deals with claims, in order: each may have something to say to the next one."""
+        if self._reconciler is not None:
+            self._reconciler.stop()
+        if self._preparer is not None:
+            self._preparer.close(wait=False)
+        if self._teller is not None:
+            self._teller.stop()
+        if self._events is not None:
+            self._events.stop()
+
     def _serve_web(self) -> None:
         try:
             endpoint = parse_endpoint(self._options.http_endpoint)
             if endpoint is not None:
-                self._web = WebServer(endpoint, registry=self._metrics.registry, readiness=self._readiness)
+                self._web = WebServer(
+                    endpoint, registry=self._metrics.registry, readiness=self._readiness, alive=self._trouble
+                )
         except ObserveError as error:
             raise RuntimeStartError(str(error)) from error
         if self._web is not None:
             _log.info("serving metrics and health", endpoint=str(self._web.endpoint))
+
+    def _trouble(self) -> str | None:
+        """Say what only a new process can mend; None if nothing."""
+        if self._stopping.is_set():
+            return None
+        if self._publisher is not None and not self._publisher.alive:
+            return "a thread that keeps the slices true has ended"
+        if self._watcher is not None and not self._watcher.is_alive():
+            return "the thread that offers the GPUs has ended"
+        return None
 
     def _make_preparer(self, teller: ClaimTeller) -> Preparer:
         preparer = Preparer(

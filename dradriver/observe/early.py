@@ -27,6 +27,15 @@ def hold_back() -> None:
     root.setLevel(logging.DEBUG)
 
 
+def tell() -> None:
+    """Write to stderr what is kept still: of a start that failed before there was a log."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, HeldBack):
+            told = [record for record in handler.records if record.levelno >= logging.INFO]
+            handler.records.clear()
+            sys.stderr.writelines(f"{record.levelname.lower()}: {record.getMessage()}\n" for record in told)
+
+
 def without_rich() -> None:
     """Make structlog do without rich where that happens to be installed.
 
