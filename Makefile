@@ -26,6 +26,7 @@ VENV := .venv
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 
+UNIT := -n 2 -m 'not node and not control_plane'
 OTHER_PYTHONS := 3.12 3.13 3.14
 
 .PHONY: help setup demo demo-down test test-unit test-pythons lint format proto bench clean
@@ -41,19 +42,19 @@ demo: setup ## Boot a real Kubernetes node and run pods on eight simulated GPUs
 demo-down: setup ## End the demo's cluster
 	@$(VENV)/bin/python hack/demo --down
 
-test: setup ## Run all tests, those on a real Kubernetes node included
-	$(VENV)/bin/pytest
+test: test-unit ## Run all tests, those on a real Kubernetes node included
+	$(VENV)/bin/pytest -m 'node or control_plane'
 	@$(MAKE) --no-print-directory test-pythons
 
 test-unit: setup ## Run the tests that need neither root nor a cluster
-	$(VENV)/bin/pytest -m 'not node and not control_plane'
+	$(VENV)/bin/pytest $(UNIT)
 
 test-pythons: setup ## Run the unit tests on every newer Python this machine has
 	@for version in $(OTHER_PYTHONS); do \
 	  python=$$($(UV) python find --no-project $$version 2>/dev/null) || { echo "Python $$version is not here: not tested"; continue; }; \
 	  echo "== unit tests on $$($$python --version)"; \
-	  UV_PROJECT_ENVIRONMENT=$(VENV)-$$version $(UV) sync --locked --quiet --compile-bytecode --python "$$python"; \
-	  $(VENV)-$$version/bin/pytest -q -m 'not node and not control_plane'; \
+	  UV_PROJECT_ENVIRONMENT=$(VENV)-$$version $(UV) sync --locked --quiet --compile-bytecode --python $$version; \
+	  $(VENV)-$$version/bin/pytest -q $(UNIT); \
 	done
 
 lint: setup ## Check style, types, structure and generated code

@@ -178,11 +178,11 @@ def test_the_plugin_of_an_earlier_demo_is_stopped(demo):
         assert process.returncode == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("text", ["", "12", f"{os.getpid()} ", f"{os.getpid()} 1", "x y z"])
+@pytest.mark.parametrize("text", ["", "12", "{pid} ", "{pid} 1", "x y z"])
 def test_a_record_that_names_no_process_of_ours_ends_none(demo, text, monkeypatch):
     monkeypatch.setattr(world.os, "kill", lambda *_: pytest.fail("a process of others was ended"))
     demo.claim()
-    (demo.folder / "plugin.pid").write_text(text)
+    (demo.folder / "plugin.pid").write_text(text.format(pid=os.getpid()))
     demo.stop_plugin()
     assert not (demo.folder / "plugin.pid").exists()
 
