@@ -15,7 +15,10 @@ from dradriver.nvml.names import profile_name
 
 
 def read_profiles(device: Device, memory_bytes: int | None) -> tuple[MigProfile, ...]:
-    """Read all profiles that have a place on this GPU, in NVML's order.
+    """Read all profiles of this GPU, in NVML's order.
+
+    One whose places NVML does not tell has none here, and cannot be offered. It is kept all the same, since
+    instances are listed by profile: what exists of it must not be overlooked.
 
     With MIG mode off the newer query says NOT_SUPPORTED on some GPUs where the older one, which tells no
     names, answers.
@@ -36,8 +39,7 @@ def _read_version(device: Device, version: int, memory_bytes: int | None) -> tup
             device.gpu, pynvml.nvmlDeviceGetGpuInstanceProfileInfo, device.handle, index, version=version
         )
     )
-    profiles = (_profile(index, info, _placements(device, info.id), memory_bytes) for index, info in infos)
-    return tuple(profile for profile in profiles if profile.placements)
+    return tuple(_profile(index, info, _placements(device, info.id), memory_bytes) for index, info in infos)
 
 
 def _profile(

@@ -39,9 +39,11 @@ def test_a_driver_without_either_has_no_profiles_but_the_gpu(fake, nvml):
 
 
 @pytest.mark.parametrize("code", [3, 4])
-def test_a_profile_without_a_known_place_is_left_out(fake, nvml, code):
+def test_a_profile_without_a_known_place_is_kept_without_one(fake, nvml, code):
     fake.failures[PLACES] = [code]
-    assert set(profiles(nvml)) == {9, 20, 15}
+    found = profiles(nvml)
+    assert set(found) == {9, 15, 19, 20}
+    assert [key for key, profile in found.items() if not profile.placements] == [19]
 
 
 def test_profiles_are_read_once(fake, nvml):
