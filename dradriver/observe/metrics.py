@@ -1,8 +1,9 @@
 """What we count and measure, for Prometheus.
 
 Metrics that NVIDIA's driver has too carry its names and labels, so that dashboards and alerts keep
-working; ours alone start with `dradriver_`. No label ever holds a claim, pod or device name: the number
-of series is fixed when the process starts.
+working; ours alone start with `dradriver_`. No label ever holds a claim, pod or device name: every value
+is one of a few that stand in the code. Their series exist from the start, but for those of
+`dradriver_slice_failures_total` (one for each class of error that was met) and of loops.
 """
 
 import time
@@ -54,7 +55,8 @@ class Request:
 class Metrics:
     """Every metric of one process, in a registry of its own.
 
-    Series exist from the start with the value 0, since a rate cannot see the first increment otherwise.
+    Series exist from the start with the value 0 where their labels are known, since a rate cannot see the first
+    increment otherwise.
     """
 
     def __init__(
