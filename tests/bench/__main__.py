@@ -13,7 +13,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from bench import calls, installed, process
+from bench import burst, calls, installed, process
 from bench.aims import Aims
 from bench.figures import Figure, show
 from bench.process import Program
@@ -64,6 +64,7 @@ def _run(options: argparse.Namespace, folder: Path) -> None:
                 until(cluster.devices, interval=0.1)
                 _measure_idle(running.pid, aims, seconds=options.idle)
                 _measure_calls(running.pid, folders, cluster, aims, rounds=options.rounds)
+                _measure_bursts(folders, cluster, aims, rounds=max(1, options.rounds // 50))
                 print(f"  RSS of the plugin after all these calls: {process.rss(running.pid):.1f} MiB")
         except (TimeoutError, RuntimeError):
             print(program.log.read_text()[-4000:], file=sys.stderr)
@@ -125,6 +126,18 @@ def _measure_calls(pid: int, folders: Folders, cluster: Cluster, aims: Aims, *, 
     aims.note("8 Unprepares at once", many[1])
 
 
+def _measure_bursts(folders: Folders, cluster: Cluster, aims: Aims, *, rounds: int) -> None:
+    groups = [[cluster.claim(device) for device in group] for group in Devices(cluster.devices()).all_partitions]
+    with closing(Caller(folders.socket)) as caller:
+        bursts = burst.measure(caller, folders.simulation, groups, rounds=rounds)
+    show("Bursts", [figure for each in bursts for figure in (each.prepare, each.unprepare)])
+    print("\n".join(line for each in bursts for line in each.lines()))
+    few, all_of_them, _ = bursts
+    aims.note("8 slow partitions at once", few.ratio)
+    aims.note("56 slow partitions at once", all_of_them.ratio)
+    aims.note("overhead for each of the 56", all_of_them.overhead)
+
+
 def _measure_parts(folders: Folders, cluster: Cluster, aims: Aims, *, kubeconfig: str, rounds: int) -> None:
     devices = Devices(cluster.devices())
     with composed(folders, cluster.name, kubeconfig) as (preparer, clock):
@@ -134,6 +147,7 @@ def _measure_parts(folders: Folders, cluster: Cluster, aims: Aims, *, kubeconfig
                 show(f"Parts of {verb} {what}", figures)
                 if (verb, what) == ("Prepare", "whole GPU"):
                     aims.note("own overhead of that", figures[-2])
+                    aims.note("record on disk, of a Prepare", next(each for each in figures if "record" in each.what))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ AIMS: Final = {
     "repeated Prepare": Aim(most=3, theirs="6.3 ms"),
     "8 Prepares at once": Aim(most=60, theirs="744 ms"),
     "8 Unprepares at once": Aim(most=60, theirs="712 ms"),
+    "record on disk, of a Prepare": Aim(most=5, theirs="not known"),
+    "8 slow partitions at once": Aim(most=1.15, theirs="not known", unit="x"),
+    "56 slow partitions at once": Aim(most=1.15, theirs="not known", unit="x"),
+    "overhead for each of the 56": Aim(most=1, theirs="not known"),
     "idle RSS": Aim(most=65, theirs="58 MiB", unit="MiB"),
 }
 

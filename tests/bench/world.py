@@ -172,6 +172,7 @@ class Devices:
     Attributes:
         gpus: every whole GPU.
         partitions: of every GPU one partition of the profile.
+        all_partitions: of every GPU all partitions of the profile.
         neighbour: another partition of the first GPU.
     """
 
@@ -179,6 +180,7 @@ class Devices:
         self.gpus = sorted(name for name in names if "-mig-" not in name)
         wanted = f"-mig-{PROFILE.replace('.', '')}-"
         groups = [sorted(name for name in names if name.startswith(gpu + wanted)) for gpu in self.gpus]
+        self.all_partitions = groups
         self.partitions = [group[0] for group in groups]
         self.neighbour = groups[0][1]
 

@@ -94,7 +94,8 @@ class Plugin:
 
     def page(self, path: str) -> str:
         """One of its web pages, whatever its status; empty while it does not serve yet."""
-        endpoint = next((entry["endpoint"] for entry in self.entries() if "endpoint" in entry), None)
+        # The last one: after an upgrade of the driver the process starts anew by itself.
+        endpoint = next((entry["endpoint"] for entry in reversed(self.entries()) if "endpoint" in entry), None)
         if endpoint is None:
             return ""
         try:

@@ -65,6 +65,14 @@ class Space:
             self.wake(name)
         return ours
 
+    def wake_raced(self) -> None:
+        """Wake every pod that the kubelet's race with the API server has hit."""
+        events = self.server.list("Event", namespace=self.name, fieldSelector="reason=FailedPrepareDynamicResources")
+        hit = {str(each["involvedObject"]["name"]) for each in events if _RACE in each["message"]}
+        for name in hit - self._woken:
+            self._woken.add(name)
+            self.wake(name)
+
     def wake(self, name: str) -> None:
         """Change a pod a little, so that the kubelet tries at once what it would try again in a minute.
 
