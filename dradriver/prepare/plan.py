@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dradriver import api
 from dradriver.gpu.model import Placement
 from dradriver.gpu.offer import Offer, OfferedDevice
+from dradriver.kubelet import ClaimReference
 from dradriver.prepare.claim import AllocatedClaim, OpaqueConfig, Result
 from dradriver.prepare.errors import PlanError
 
@@ -35,6 +36,19 @@ class PlannedDevice:
     admin_access: bool = False
     share_id: str | None = None
 
+    @property
+    def place(self) -> tuple[object, ...]:
+        """All that tells one place on the node from another, and what is done there."""
+        return (
+            self.device,
+            self.gpu_uuid,
+            self.profile_id,
+            self.placement,
+            self.make,
+            self.share_id,
+            self.admin_access,
+        )
+
     def conflicts_with(self, other: "PlannedDevice") -> bool:
         """Tell whether both use a common part of one GPU.
 
@@ -60,6 +74,20 @@ class Plan:
 
     def __str__(self) -> str:
         return f"claim {self.namespace}/{self.name}"
+
+    @property
+    def reference(self) -> ClaimReference:
+        """The claim as the kubelet names it."""
+        return ClaimReference(namespace=self.namespace, name=self.name, uid=self.uid)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the devices."""
+        return [device.device for device in self.devices]
+
+    def means_the_same_as(self, other: "Plan") -> bool:
+        """Tell whether two plans of a claim mean the same places, whatever requests they answer."""
+        return {device.place for device in self.devices} == {device.place for device in other.devices}
 
     def fits(self, claim: AllocatedClaim) -> bool:
         """Tell whether this plan was made for the claim's present allocation, whatever is offered by now.

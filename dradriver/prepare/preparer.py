@@ -8,7 +8,6 @@ nothing waits for the API server under a lock.
 """
 
 import itertools
-import re
 import threading
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -30,16 +29,16 @@ from dradriver.kube.errors import (
     UnauthorizedError,
     UnreachableError,
 )
-from dradriver.kubelet import ClaimReference, Failed, Prepared, PreparedDevice
+from dradriver.kubelet import ClaimReference, Failed, Prepared
 from dradriver.nvml import DriverUnavailable, NvmlError
 from dradriver.observe.logs import about_claim
-from dradriver.observe.metrics import ErrorType, Metrics, MigOperation, Operation
+from dradriver.observe.metrics import Metrics, MigOperation, Operation
 from dradriver.prepare import partitions
+from dradriver.prepare.answers import check_uid, error_type, prepared, with_claim
 from dradriver.prepare.boundaries import Boundary, passed
 from dradriver.prepare.claim import read_claim
-from dradriver.prepare.containers import Containers, GpuFacts, qualified_names
+from dradriver.prepare.containers import Containers, GpuFacts
 from dradriver.prepare.errors import (
-    BusyError,
     ClaimError,
     ClaimUnreadableError,
     GpuGoneError,
@@ -55,6 +54,7 @@ from dradriver.prepare.patience import ANSWER_SECONDS, Patience
 from dradriver.prepare.plan import Plan, PlannedDevice, make_plan
 from dradriver.prepare.records import Made, Record, Records, State
 from dradriver.prepare.recovery import UnrecoverableError, recover
+from dradriver.prepare.roles import ClaimReader, SilentTeller, Teller
 
 CLAIM_TIMEOUT: Final = 10.0
 """Seconds that one GET of a claim may take; the kubelet waits 45 s for the whole call."""
@@ -77,38 +77,8 @@ WAITING: Final[Mapping[Operation, int]] = {"prepare": 40, "unprepare": 12}
 """Claims that may wait for something to pass. The rest of the threads, here and in the kubelet room, is left free for
 what they wait for: mostly an unprepare."""
 
-_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
-
 _log = structlog.get_logger()
 T = TypeVar("T")
-
-
-class ClaimReader(Protocol):
-    """Reads a claim from the API server."""
-
-    def __call__(self, reference: ClaimReference, *, timeout: float) -> Mapping[str, Any]:
-        """GET the ResourceClaim, live; raises a KubeError after `timeout` seconds at the latest."""
-        ...
-
-
-class Teller(Protocol):
-    """Tells users what becomes of their claims; returns at once and never raises."""
-
-    def prepared(self, record: Record) -> None:
-        """The devices of a claim are ready."""
-
-    def failed(self, claim: ClaimReference, operation: Operation, message: str) -> None:
-        """A claim could not be prepared or unprepared."""
-
-
-class SilentTeller:
-    """Tells nobody."""
-
-    def prepared(self, record: Record) -> None:
-        """See Teller."""
-
-    def failed(self, claim: ClaimReference, operation: Operation, message: str) -> None:
-        """See Teller."""
 
 
 class Preparer:
@@ -214,16 +184,16 @@ class Preparer:
         """Run one claim's part of a call; whatever goes wrong concerns that claim only."""
         with about_claim(namespace=claim.namespace, name=claim.name, uid=claim.uid):
             try:
-                _check_uid(claim)
+                check_uid(claim)
                 return self._persistently(operation, lambda: act(claim, patience), patience)
             except (PrepareError, CdiError, NvmlError) as error:
-                self._metrics.claim_failed(operation, _error_type(operation, error))
+                self._metrics.claim_failed(operation, error_type(operation, error))
                 _log.warning(f"cannot {operation} claim", error=str(error))
-                message = _with_claim(claim, str(error))
+                message = with_claim(claim, str(error))
             except Exception as error:  # noqa: BLE001 (a fault of ours in one claim must not fail its neighbours)
                 self._metrics.claim_failed(operation, "internal")
                 _log.exception(f"cannot {operation} claim: internal error")
-                message = _with_claim(claim, f"internal error of the driver, see its log: {error!r}")
+                message = with_claim(claim, f"internal error of the driver, see its log: {error!r}")
             self._teller.failed(claim, operation, message)
             return Failed(message)
 
@@ -287,9 +257,9 @@ class Preparer:
                 record = self._current_record(plan, patience)
                 if record is None or not self._is_intact(record):
                     record = self._apply(plan, record, self._known_node(), patience)
-                    _log.info("claim prepared", devices=_names(plan), seconds=round(time.monotonic() - started, 4))
+                    _log.info("claim prepared", devices=plan.names, seconds=round(time.monotonic() - started, 4))
                     self._teller.prepared(record)
-        return _prepared(plan)
+        return prepared(plan)
 
     def _get(self, claim: ClaimReference, patience: Patience) -> Mapping[str, Any] | None:
         """Read a claim; None where the API server does not answer and the claim is prepared already."""
@@ -344,9 +314,9 @@ class Preparer:
         if record.boot_id != self._boot_id:
             self._forget(record)
             return None
-        if record.state is not State.UNPREPARING and _same_devices(record.plan, plan):
+        if record.state is not State.UNPREPARING and record.plan.means_the_same_as(plan):
             return record if record.plan == plan else self._replanned(record, plan)
-        _log.info("undoing what an earlier call left", state=record.state, devices=_names(record.plan))
+        _log.info("undoing what an earlier call left", state=record.state, devices=record.plan.names)
         self._undo(record, patience)
         return None
 
@@ -503,7 +473,7 @@ class Preparer:
         if record is None or not record.plan.name:
             return error
         try:
-            body = self._read(reference_of(record.plan), timeout=ANSWER_SECONDS / 2)
+            body = self._read(record.plan.reference, timeout=ANSWER_SECONDS / 2)
         except KubeError:
             return error
         users = (body.get("status") or {}).get("reservedFor") or ()
@@ -535,7 +505,7 @@ class Preparer:
             return
         _log.warning("the claim that holds the device is gone, releasing it", holder=str(record.plan), holder_uid=uid)
         try:
-            self._unprepare(reference_of(record.plan), patience)
+            self._unprepare(record.plan.reference, patience)
         except (PrepareError, CdiError, NvmlError) as error:
             _log.warning("the device cannot be released yet", holder=str(record.plan), error=str(error))
         else:
@@ -544,7 +514,7 @@ class Preparer:
     def why_stale(self, plan: Plan, timeout: float = CLAIM_TIMEOUT) -> str | None:
         """Say why a claim does not need its devices any more; None if it does, or if nobody can say now."""
         try:
-            body = self._read(reference_of(plan), timeout=timeout)
+            body = self._read(plan.reference, timeout=timeout)
         except NotFoundError:
             return "the claim does not exist any more"
         except KubeError:
@@ -585,7 +555,7 @@ class Preparer:
                     self._containers.specs.remove(claim.uid, path=record.spec_path)
                     _log.warning("the partition is left to the reconciler, its GPU is gone", error=str(error))
                     return
-        _log.info("claim unprepared", devices=_names(record.plan))
+        _log.info("claim unprepared", devices=record.plan.names)
 
     def _try_to_undo(self, record: Record, patience: Patience) -> None:
         """Leave nothing of a failed attempt; what resists stays recorded, for the next call to deal with."""
@@ -636,76 +606,10 @@ class Preparer:
         passed(Boundary.RECORD_REMOVED)
 
 
-def reference_of(plan: Plan) -> ClaimReference:
-    """Name the claim of a plan as the kubelet does."""
-    return ClaimReference(namespace=plan.namespace, name=plan.name, uid=plan.uid)
-
-
 def _claim_timeout(patience: Patience) -> float:
     """Seconds that one GET may take, so that there is time left to answer."""
     return min(CLAIM_TIMEOUT, max(0.1, patience.left() - ANSWER_SECONDS))
 
 
-def _error_type(operation: Operation, error: Exception) -> ErrorType:
-    if isinstance(error, BusyError):
-        return "lock_acquire"
-    if isinstance(error, ClaimError):
-        return "claim_get"
-    return "prepare_devices" if operation == "prepare" else "unprepare_devices"
-
-
-def _check_uid(claim: ClaimReference) -> None:
-    """Refuse what would not be the name of a file in our folders."""
-    if not _UID.fullmatch(claim.uid):
-        raise ClaimError(f"claim {claim.namespace}/{claim.name}: {claim.uid!r} is not a UID")
-
-
 def _gpu_locks(*plans: Plan) -> list[str]:
     return [gpu_lock(device.gpu_uuid) for plan in plans for device in plan.devices if not device.admin_access]
-
-
-def _same_devices(one: Plan, other: Plan) -> bool:
-    """Tell whether two plans of a claim mean the same places, whatever requests they answer."""
-    return _places(one) == _places(other)
-
-
-def _places(plan: Plan) -> set[tuple[object, ...]]:
-    return {
-        (
-            device.device,
-            device.gpu_uuid,
-            device.profile_id,
-            device.placement,
-            device.make,
-            device.share_id,
-            device.admin_access,
-        )
-        for device in plan.devices
-    }
-
-
-def _names(plan: Plan) -> list[str]:
-    return [device.device for device in plan.devices]
-
-
-def _with_claim(claim: ClaimReference, message: str) -> str:
-    name = f"{claim.namespace}/{claim.name}"
-    return message if name in message else f"claim {name}: {message}"
-
-
-def _prepared(plan: Plan) -> Prepared:
-    return Prepared(
-        devices=tuple(
-            _answer_device(device, cdi_id) for device, cdi_id in zip(plan.devices, qualified_names(plan), strict=True)
-        )
-    )
-
-
-def _answer_device(device: PlannedDevice, cdi_id: str) -> PreparedDevice:
-    return PreparedDevice(
-        request_names=device.requests,
-        pool_name=device.pool,
-        device_name=device.device,
-        cdi_device_ids=(cdi_id,),
-        share_id=device.share_id,
-    )

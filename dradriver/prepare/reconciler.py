@@ -25,7 +25,7 @@ from dradriver.prepare import partitions
 from dradriver.prepare.errors import PrepareError
 from dradriver.prepare.locks import Locks, claim_lock, gpu_lock
 from dradriver.prepare.node import Node
-from dradriver.prepare.preparer import Preparer, reference_of
+from dradriver.prepare.preparer import Preparer
 from dradriver.prepare.records import Made, Record, Records, State
 
 INTERVAL_SECONDS: Final = 60.0
@@ -209,7 +209,7 @@ class Reconciler:
         since = self._stale_since.setdefault(record.plan.uid, self.clock())
         if self.clock() - since < GRACE_SECONDS or self._is_used(record, cause):
             return
-        answers = self.preparer.unprepare([reference_of(record.plan)], deadline=self.clock() + CALL_SECONDS)
+        answers = self.preparer.unprepare([record.plan.reference], deadline=self.clock() + CALL_SECONDS)
         if answers[record.plan.uid] is None and self.around.records.get(record.plan.uid) is None:
             self._stale_since.pop(record.plan.uid, None)
             self.reporter.stale_claim(record, cause)
