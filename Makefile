@@ -24,6 +24,8 @@ CACHE := $(CACHE_HOME)/dradriver
 UV := $(CACHE)/uv-$(UV_VERSION)/bin/uv
 VENV := .venv
 export UV_PYTHON_DOWNLOADS := never
+# The authorities this machine trusts, which behind a company's proxy are more than uv brings along.
+export UV_SYSTEM_CERTS := true
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 
 UNIT := -n 2 -m 'not node and not control_plane'
