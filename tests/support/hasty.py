@@ -4,7 +4,6 @@ It compares every second and takes what a claim held two seconds after that clai
 wait for minutes; all else is the plugin's.
 """
 
-import sys
 from pathlib import Path
 
 from dradriver.__main__ import main
@@ -15,4 +14,4 @@ PROGRAM = ("-P", str(Path(__file__).resolve()))
 
 if __name__ == "__main__":
     vars(reconciler).update(INTERVAL_SECONDS=1.0, GRACE_SECONDS=2.0)
-    sys.exit(main())
+    main()

@@ -38,4 +38,5 @@ class Killer:
 
 if __name__ == "__main__":
     watch(Killer(Boundary(sys.argv[1]), int(sys.argv[2])))
-    sys.exit(main(sys.argv[3:]))
+    del sys.argv[1:3]
+    main()
