@@ -387,12 +387,10 @@ class Runtime:
             )
             node = self._made_node(self._opened(), tuple(node.gpus.values()), MigOffer.STATIC)
             self._node = node
+        off = self._options.mig is MigOffer.OFF
+        why = "is not offered with --mig off" if off else "has no instance that fills its profile"
         for gpu_uuid in node.gpus.keys() - {device.gpu.uuid for device in node.offer.devices.values()}:
-            _log.warning(
-                "this GPU offers nothing: it is in MIG mode and has no instance that fills its profile",
-                gpu=gpu_uuid,
-                mig=self._options.mig.value,
-            )
+            _log.warning(f"a GPU offers nothing: it is in MIG mode and {why}", gpu=gpu_uuid)
         unknown = missing(self._options.profiles, node.gpus.values())
         if unknown:
             _log.warning("no GPU of this node has these profiles", profiles=sorted(unknown))

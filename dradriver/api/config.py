@@ -4,7 +4,8 @@ Names, fields and meaning are those of NVIDIA's driver, so that a manifest writt
 Unknown fields are errors: a typing mistake must not silently change what a user gets.
 """
 
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
@@ -73,8 +74,19 @@ def decode(parameters: object) -> DeviceConfig:
     try:
         return _ADAPTER.validate_python(parameters)
     except ValidationError as error:
-        problems = (f"{_path(problem['loc'])}: {problem['msg']}" for problem in error.errors())
+        problems = (f"{_path(problem['loc'])}: {_cause(problem)}" for problem in error.errors())
         raise InvalidConfigError("; ".join(problems)) from error
+
+
+def _cause(problem: Mapping[str, Any]) -> str:
+    """Say what is wrong in the words of the API's users."""
+    match problem["type"]:
+        case "extra_forbidden":
+            return "unknown field"
+        case "union_tag_invalid" | "union_tag_not_found":
+            return "kind must be GpuConfig or MigDeviceConfig"
+        case _:
+            return str(problem["msg"])
 
 
 def _path(location: tuple[int | str, ...]) -> str:

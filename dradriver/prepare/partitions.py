@@ -244,9 +244,14 @@ def _existing(hardware: Hardware, device: PlannedDevice) -> Made:
     what = (
         device.instance_uuid or f"{device.profile_name} at memory slice {device.placement and device.placement.start}"
     )
+    if device.admin_access:
+        raise HardwareError(
+            f"device {device.device}: no MIG instance {what} lies there on GPU {device.gpu_uuid}, and admin access "
+            "only looks at what exists; ask for devices that are in use, by their UUID or with --mig static"
+        )
     raise HardwareError(
-        f"device {device.device}: MIG instance {what} does not exist on GPU {device.gpu_uuid} (any more); "
-        + ("admin access never makes one" if device.admin_access else "make it again, or delete the pod")
+        f"device {device.device}: MIG instance {what} does not exist on GPU {device.gpu_uuid} any more; "
+        "make it again, or delete the pod"
     )
 
 

@@ -200,7 +200,8 @@ def _decoded(claim: AllocatedClaim, config: OpaqueConfig) -> "DeviceConfig":
 
 
 def _where(claim: AllocatedClaim, config: OpaqueConfig) -> str:
-    return f"{claim}, configuration {config.source} for {', '.join(config.requests) or 'all requests'}"
+    owner = "its DeviceClass" if config.source == "FromClass" else "the claim"
+    return f"{claim}, configuration of {owner} for {', '.join(config.requests) or 'all requests'}"
 
 
 def _type(device: OfferedDevice) -> str:
@@ -218,7 +219,8 @@ def _check_sharing(where: str, config: "DeviceConfig", meant: str) -> None:
     interval = sharing.time_slicing_config.interval if sharing.time_slicing_config else "Default"
     harmless = sharing.strategy == "TimeSlicing" and (interval == "Default" or meant == api.DeviceType.MIG)
     if not harmless:
+        detail = f" with interval {interval}" if sharing.strategy == "TimeSlicing" else ""
         raise PlanError(
-            f"{where}: sharing.strategy {sharing.strategy} (interval {interval}) is not supported by this driver; "
+            f"{where}: sharing.strategy {sharing.strategy}{detail} is not supported by this driver; "
             "remove `sharing`, or share one claim between the pods"
         )

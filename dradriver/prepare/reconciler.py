@@ -259,6 +259,8 @@ class Reconciler:
             instances = node.hardware.instances(gpu_uuid)
             foreign = self._foreign(records, gpu_uuid, instances)
             reclaimed = [one for one in foreign if self.around.reclaim and _reclaim(node, gpu_uuid, one)]
+            for _ in reclaimed:
+                self.metrics.mig_operation("destroy")
             if reclaimed and not node.gpu(gpu_uuid).mig_needs_reset:
                 partitions.switch_off_when_empty(node.hardware, gpu_uuid)
         for instance in foreign:
@@ -276,10 +278,17 @@ class Reconciler:
         return [instance for instance in instances if not _is_recorded(ours, gpu_uuid, instance)]
 
     def _report_foreign(self, gpu_uuid: str, instance: MigInstance, *, reclaimed: bool) -> None:
-        self._once(
-            ("foreign", gpu_uuid, instance, reclaimed),
-            lambda: self.reporter.foreign_instance(gpu_uuid, instance, reclaimed=reclaimed),
-        )
+        def tell() -> None:
+            _log.warning(
+                "a MIG instance that nobody recorded was destroyed" if reclaimed else "a MIG instance is not ours",
+                gpu=gpu_uuid,
+                uuid=instance.uuid,
+                gpu_instance=instance.gpu_instance_id,
+                start=instance.placement.start,
+            )
+            self.reporter.foreign_instance(gpu_uuid, instance, reclaimed=reclaimed)
+
+        self._once(("foreign", gpu_uuid, instance, reclaimed), tell)
 
     def _report_lost(self, record: Record, gpu_uuid: str, instances: tuple[MigInstance, ...]) -> None:
         if record.state is not State.PREPARED or record.boot_id != self.around.boot_id:

@@ -124,6 +124,7 @@ class ClaimTeller:
             f"{record.plan}: the MIG instance behind device {device} does not exist any more on node "
             f"{self._node.name} (destroyed by others, or the driver was reloaded); restart the pod to get a new one",
         )
+        self._later(lambda: self._write_status(record, lost=device))
 
     # --- of the node -----------------------------------------------------------------------------
 
@@ -190,7 +191,7 @@ class ClaimTeller:
             if user.get("resource") == "pods"
         ]
 
-    def _write_status(self, record: Record) -> None:
+    def _write_status(self, record: Record, *, lost: str = "") -> None:
         plan = record.plan
         denied = self._denied_at is not None and self._clock() - self._denied_at < DENIED_SECONDS
         if denied or not plan.name:
@@ -200,7 +201,9 @@ class ClaimTeller:
             "kind": RESOURCE_CLAIMS.kind,
             # The UID keeps a claim of the same name that was made since from getting another's devices.
             "metadata": {"namespace": plan.namespace, "name": plan.name, "uid": plan.uid},
-            "status": {"devices": [self._status(record, device) for device in plan.devices]},
+            "status": {
+                "devices": [self._status(record, device, ready=device.device != lost) for device in plan.devices]
+            },
         }
         try:
             self._client.apply(RESOURCE_CLAIMS, body, field_manager=self._manager, subresource="status")
@@ -220,7 +223,7 @@ class ClaimTeller:
         tell("claims get no device status: this identity lacks the right to write it", error=str(error))
         self._denied_at = self._clock()
 
-    def _status(self, record: Record, device: PlannedDevice) -> dict[str, Any]:
+    def _status(self, record: Record, device: PlannedDevice, *, ready: bool) -> dict[str, Any]:
         entry: dict[str, Any] = {
             "driver": self._driver,
             "pool": device.pool,
@@ -228,9 +231,10 @@ class ClaimTeller:
             "conditions": [
                 {
                     "type": "Ready",
-                    "status": "True",
-                    "reason": "Prepared",
-                    "message": f"prepared on node {self._node.name}",
+                    "status": str(ready),
+                    "reason": "Prepared" if ready else "PartitionLost",
+                    "message": f"{'prepared' if ready else 'the partition does not exist any more'} on node "
+                    f"{self._node.name}",
                     "lastTransitionTime": self._wall_clock().strftime("%Y-%m-%dT%H:%M:%SZ"),
                 }
             ],

@@ -25,6 +25,7 @@ from demonstration.expectations import (
 from demonstration.world import MACHINE, NAMESPACE, REPOSITORY, DemoError, World, wait_for
 
 EXAMPLES = REPOSITORY / "deploy/examples"
+PROGRAMS = REPOSITORY / ".venv/bin"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -74,7 +75,7 @@ def _print_environment(world: World) -> None:
     variables = {name: found[name] for name in names} | {
         "SIMULATION": str(world.gpus),
         "PLUGIN_LOG": str(world.folder / "plugin.log"),
-        "PATH": f"{Path(sys.executable).parent}:{found['PATH']}",
+        "PATH": f"{PROGRAMS}:{found['PATH']}",
     }
     for name, value in variables.items():
         print(f"export {name}={shlex.quote(value)}")
@@ -115,11 +116,24 @@ def _step(title: str) -> None:
 def _start_over(world: World) -> None:
     """Leave nothing of an earlier demo on this cluster: pods first, while their plugin can still unprepare them."""
     world.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
+    _refuse_to_pull_gpus(world)
     world.stop_plugin()
     shutil.rmtree(world.gpus, ignore_errors=True)
     world.simulation("create", MACHINE)
     # All that an administrator applies, and not the folder of examples in it.
     world.kubectl("apply", "-f", str(REPOSITORY / "deploy"))
+
+
+def _refuse_to_pull_gpus(world: World) -> None:
+    """Stop where pods of the user's use the simulated GPUs, which are about to be replaced by new ones."""
+    claims = world.get("resourceclaims", "-A")["items"]
+    users = sorted(
+        f"{claim['metadata']['namespace']}/{user['name']}"
+        for claim in claims
+        for user in claim.get("status", {}).get("reservedFor", [])
+    )
+    if users:
+        raise DemoError(f"pods use the GPUs of the running demo: delete {', '.join(users)}, or end it: make demo-down")
 
 
 def _show_slices(world: World) -> None:

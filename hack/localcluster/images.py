@@ -74,7 +74,7 @@ def archive(image: Image) -> bytes:
         {
             "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
             "os": "linux",
-            "config": {"Env": ["PATH=/bin"], "Cmd": list(image.command)},
+            "config": {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "Cmd": list(image.command)},
             "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
         }
     )

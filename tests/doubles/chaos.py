@@ -947,7 +947,7 @@ class World:
         for one in self._alive():
             before = dict(one.uuids)
             answer = self._prepare([one], a)[one.ref.uid]
-            if one.admin and isinstance(answer, Failed) and "admin access never makes one" in answer.message:
+            if one.admin and isinstance(answer, Failed) and "admin access only looks at what exists" in answer.message:
                 self._end(one)
                 continue
             assert isinstance(answer, Prepared), f"{one.ref} is lost: {answer}"

@@ -115,4 +115,4 @@ def test_a_configuration_that_is_not_understood(node, space):
     parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {"strategy": "Wishes"}}
     body["spec"]["devices"]["config"] = [{"opaque": {"driver": DRIVER, "parameters": parameters}}]
     space.add(body, pod("lost", claims=["lost"]))
-    expect_refusal(node, space, "lost", "configuration FromClaim for all requests: .*strategy")
+    expect_refusal(node, space, "lost", "configuration of the claim for all requests: .*strategy")

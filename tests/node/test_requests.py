@@ -146,7 +146,7 @@ def test_admin_access_waits_where_the_counters_are_used_up(node, space, admin, g
 def test_admin_access_never_makes_a_partition(node, admin, gpu):
     wish = ask("it", MIG, of_gpu(gpu), adminAccess=True)
     admin.add(claim("visitor", wish), pod("visitor", claims=["visitor"]))
-    admin.event("visitor", "FailedPrepareDynamicResources", "admin access never makes one")
+    admin.event("visitor", "FailedPrepareDynamicResources", "admin access only looks at what exists")
     assert node.simulation.instances() == set()
 
 
