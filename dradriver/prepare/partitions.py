@@ -124,6 +124,18 @@ def ensure(hardware: Hardware, device: PlannedDevice, *, mode_needs_reset: bool)
     return _make(hardware, device)
 
 
+def look(hardware: Hardware, device: PlannedDevice) -> Made | None:
+    """Find the complete partition that lies at the place of a device; None where there is none.
+
+    Raises:
+        HardwareError: the GPU does not answer.
+    """
+    for instance in _instances(hardware, device):
+        if instance.placement == device.placement and instance.profile_id == device.profile_id and instance.uuid:
+            return _made(device, instance)
+    return None
+
+
 def is_alive(hardware: Hardware, device: PlannedDevice, made: Made | None) -> bool:
     """Tell whether a prepared device is still what the record says.
 

@@ -44,6 +44,7 @@ from dradriver.prepare.errors import (
     GpuGoneError,
     HeldError,
     MalformedClaimError,
+    PlanError,
     PrepareError,
     RecordError,
     UnavailableError,
@@ -210,6 +211,50 @@ class Preparer:
         with self._locks.hold([claim_lock(uid)], deadline):
             self._records.refresh()
             return self._recorded(uid, deadline) is not None
+
+    def rebuild(self, uid: str, body: Mapping[str, Any]) -> bool:
+        """Make a lost record again from the claim's allocation and the GPUs, where no CDI spec tells it.
+
+        Args:
+            uid: of the claim, which was being prepared or prepared here.
+            body: the ResourceClaim.
+
+        Returns:
+            Whether there is a record now.
+
+        Raises:
+            PrepareError: the GPUs do not answer, or another call is at work on the claim.
+        """
+        deadline = time.monotonic() + RECOVER_SECONDS
+        with self._locks.hold([claim_lock(uid)], deadline):
+            self._records.refresh()
+            if self._records.get(uid) is not None:
+                return True
+            node = self._known_node()
+            try:
+                plan = make_plan(read_claim(body, uid=uid, driver=self._driver), node.offer)
+                with self._locks.hold(_gpu_locks(plan), deadline):
+                    self._records.refresh()
+                    record = self._found(plan, node)
+                    self._records.reserve(record)
+                    self._written(record)
+            except (ClaimError, PlanError, HeldError) as error:
+                _log.warning("the record of a claim cannot be made again", claim_uid=uid, error=str(error))
+                return False
+        _log.warning("the record of a claim was lost, it is made again from its allocation", claim_uid=uid)
+        return True
+
+    def _found(self, plan: Plan, node: Node) -> Record:
+        """Say how far a claim has come by what lies at its places."""
+        made = {device.device: partitions.look(node.hardware, device) for device in plan.devices if device.placement}
+        known = {name: one for name, one in made.items() if one is not None}
+        return Record(
+            boot_id=self._boot_id,
+            state=State.PREPARED if len(known) == len(made) else State.PREPARING,
+            plan=plan,
+            made=known,
+            spec_path=str(self._containers.specs.path(plan.uid)),
+        )
 
     def _recorded(self, uid: str, deadline: float) -> Record | None:
         """Find the record of a claim; one that was lost is made again from the claim's CDI spec."""

@@ -154,7 +154,7 @@ class Reconciler:
     # --- records and specs -----------------------------------------------------------------------
 
     def recover_records(self) -> frozenset[str]:
-        """Make records again that are damaged or lost, from the CDI specs of their claims.
+        """Make records again that are damaged or lost, from the CDI specs of their claims or the claims themselves.
 
         To be called once before the kubelet's calls are answered: an unprepare that finds no record has
         nothing to undo.
@@ -173,12 +173,19 @@ class Reconciler:
         return frozenset(hopeless)
 
     def _recover(self, uid: str, hopeless: set[str]) -> None:
-        recovered = self.preparer.recover(uid)
+        recovered = self.preparer.recover(uid) or self._rebuild(uid)
         damaged = self.around.records.quarantined.pop(uid, None)
         if damaged is not None:
             self.reporter.damaged_record(uid, damaged, recovered=recovered)
         if not recovered:
             hopeless.add(uid)
+
+    def _rebuild(self, uid: str) -> bool:
+        """Make a damaged record again from the claim, whose CDI spec is gone or damaged too."""
+        if uid not in self.around.records.quarantined:
+            return False
+        body = next((claim for claim in self.claims() if claim["metadata"]["uid"] == uid), None)
+        return body is not None and self.preparer.rebuild(uid, body)
 
     def _remove_orphan(self, uid: str) -> None:
         """Remove a spec without a record, but not while its claim exists: a container that restarts needs it."""

@@ -32,7 +32,7 @@ APPLETS = (
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _OCI = "application/vnd.oci.image"
 # Part of the cache's key: raise it when the packing changes.
-_PACKING = "2"
+_PACKING = "3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -285,6 +285,35 @@ def test_a_damaged_record_is_made_again_and_told(world):
     assert isinstance(world.node.prepare(claim), Prepared)
 
 
+@pytest.mark.parametrize("device", [ONE_G(0), "gpu-1"])
+def test_a_damaged_record_without_its_spec_is_made_again_from_the_claim(world, device):
+    node = world.node
+    claim = node.allocate(device)
+    before = node.prepare(claim)
+    instances = node.instances()
+    (node.folder / "claims" / f"{claim.uid}.json").write_text("{")
+    node.containers.specs.remove(claim.uid)
+    world.restart()
+    world.reconciler.recover_records()
+    assert world.reports.of("damaged") == [(claim.uid, True, True)]
+    assert node.instances() == instances
+    assert node.prepare(claim) == before
+    assert node.instances() == instances
+    assert node.unprepare(claim) is None
+    assert node.is_clean()
+
+
+def test_a_damaged_record_of_a_claim_that_is_gone_is_told_and_given_up(world):
+    claim = world.node.allocate("gpu-1")
+    world.node.prepare(claim)
+    (world.node.folder / "claims" / f"{claim.uid}.json").write_text("{")
+    world.node.containers.specs.remove(claim.uid)
+    world.node.claims.clear()
+    world.restart()
+    world.reconciler.recover_records()
+    assert world.reports.of("damaged") == [(claim.uid, True, False)]
+
+
 def test_a_recovered_claim_gets_its_name_from_the_api(world):
     claim, other = world.node.allocate(ONE_G(0)), world.node.allocate("gpu-1")
     world.node.prepare(claim, other)
