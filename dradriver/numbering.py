@@ -7,12 +7,16 @@ reboot a missing GPU has been taken out, so that its replacement gets the number
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 import structlog
 
 from dradriver import files
 from dradriver.gpu.model import Gpu
 from dradriver.gpu.names import number_gpus
+
+MOST: Final = 9999
+"""A number that still fits into every name; device minors are below 256."""
 
 _log = structlog.get_logger()
 
@@ -42,12 +46,19 @@ def remembered_numbers(path: Path, gpus: Iterable[Gpu], *, boot_id: str, held: f
 def _read(path: Path) -> tuple[dict[str, int], str]:
     try:
         document = json.loads(path.read_text())
-        return {str(uuid): int(number) for uuid, number in document["numbers"].items()}, str(document["bootID"])
+        return _numbers(document["numbers"]), str(document["bootID"])
     except FileNotFoundError:
         return {}, ""
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         _log.error("numbers of GPUs are lost, names may change", file=str(path), error=repr(error))
         return {}, ""
+
+
+def _numbers(entries: dict[str, object]) -> dict[str, int]:
+    numbers = {uuid: number for uuid, number in entries.items() if isinstance(number, int) and 0 <= number <= MOST}
+    if len(numbers) < len(entries) or len(set(numbers.values())) < len(numbers):
+        raise ValueError("numbers are not small and different ones")
+    return numbers
 
 
 def _write(path: Path, numbers: dict[str, int], boot_id: str) -> None:

@@ -5,6 +5,7 @@ Loading all this takes most of the start, so the daemon imports it when the DRA 
 
 import ctypes
 import gc
+import itertools
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -51,6 +52,8 @@ PUBLISHED: Final = "published"
 NVML_LIBRARY: Final = "libnvidia-ml.so.1"
 RETRY_SECONDS: Final = 5.0
 """How often NVML or the API server is tried while it is missing."""
+REREAD_TURNS: Final = 6
+"""After how many of these intervals a GPU that could not be read is read again; a broken one answers slowly."""
 
 _log = structlog.get_logger()
 
@@ -76,6 +79,7 @@ class Runtime:
         self._readiness = Readiness((REGISTERED, PUBLISHED))
         self._metrics = Metrics(node=options.node_name, driver=api.DRIVER_NAME, version=version("dradriver"))
         self._node: Node | None = None
+        self._complete = True
         self._nvml: Nvml | None = None
         self._client: Client | None = None
         self._publisher: Publisher | None = None
@@ -310,7 +314,11 @@ class Runtime:
         # The driver may have been installed just now, with a /dev of its own.
         self._containers.tree = self._device_tree()
         for gpu in inventory.unreadable:
-            _log.error("a GPU cannot be read and is not offered", pci_bus_id=gpu.pci_bus_id, error=str(gpu.error))
+            _log.error("a GPU cannot be read and is not offered yet", pci_bus_id=gpu.pci_bus_id, error=str(gpu.error))
+        self._complete = not inventory.unreadable
+        if inventory.unreadable and not inventory.gpus:
+            self._readiness.unmet(PUBLISHED, f"no GPU can be read: {inventory.unreadable[0].error}")
+            return False
         self._node = self._made_node(self._nvml, inventory.gpus, self._options.mig)
         return True
 
@@ -321,9 +329,33 @@ class Runtime:
         offer = make_offer(gpus, pool=options.node_name, mig=mig, profiles=options.profiles, numbers=numbers)
         return Node(gpus={gpu.uuid: gpu for gpu in gpus}, offer=offer, hardware=nvml)
 
+    def _offer_the_rest(self) -> None:
+        """Look again for GPUs that could not be read, and offer them once they can.
+
+        GPUs that are known keep the facts they were offered with: claims are allocated from them.
+        """
+        if self._complete or self._node is None:
+            return
+        try:
+            inventory = self._opened().inventory()
+        except NvmlError:
+            # Told by whoever needs it.
+            return
+        known = self._node.gpus
+        found = tuple(gpu for gpu in inventory.gpus if gpu.uuid not in known)
+        self._complete = not inventory.unreadable
+        if found:
+            _log.info("GPUs that could not be read can be read now", gpus=[gpu.uuid for gpu in found])
+            self._node = self._made_node(self._opened(), (*known.values(), *found), self._options.mig)
+            self._offer_at_last()
+
     def _look_after_driver(self) -> None:
         self._offer_at_last()
-        while not self._stopping.wait(RETRY_SECONDS):
+        for turn in itertools.count(1):
+            if self._stopping.wait(RETRY_SECONDS):
+                return
+            if turn % REREAD_TURNS == 0:
+                self._offer_the_rest()
             if self._is_outdated():
                 self._on_outdated()
                 return

@@ -40,6 +40,8 @@ class SpecFolder:
         temporary = path.with_suffix(".tmp")
         with _translated(path, "write"):
             try:
+                # What lies there is not followed, nor waited for: it may be a link, or a pipe.
+                temporary.unlink(missing_ok=True)
                 _with_folder(self._folder, lambda: temporary.write_text(text))
                 temporary.replace(path)
             except OSError:
@@ -62,8 +64,9 @@ class SpecFolder:
 
     def is_written(self, identity: str, spec: CdiSpec) -> bool:
         """Tell whether exactly this spec is there."""
+        path = self.path(identity)
         try:
-            return self.path(identity).read_text() == _text(spec)
+            return path.is_file() and path.read_text() == _text(spec)
         except (OSError, ValueError):
             return False
 

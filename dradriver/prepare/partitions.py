@@ -18,6 +18,7 @@ from dradriver.nvml import (
     InsufficientResources,
     InUse,
     NotFound,
+    NotSupported,
     NvmlError,
     Process,
     Uninitialized,
@@ -98,6 +99,26 @@ def check_free(hardware: Hardware, devices: Iterable[PlannedDevice], *, shared: 
                     "which this driver did not make; remove it on the node with `nvidia-smi mig -dci` and `-dgi`, "
                     "or stop what made it"
                 )
+
+
+def check_idle(hardware: Hardware, devices: Iterable[PlannedDevice]) -> None:
+    """Make sure that nobody computes on a whole GPU, or on an instance of others, that a claim is to get.
+
+    A partition that is made for the claim needs no such look: nobody can be on it yet.
+
+    Raises:
+        InUseError: naming the processes, as of a pod before whose container has not ended.
+        NvmlError: it cannot be told now.
+    """
+    for device in devices:
+        if device.make or device.admin_access or device.share_id:
+            continue
+        instance = None if device.profile_id is None else look(hardware, device)
+        if (device.profile_id is None or instance is not None) and _is_computed_on(hardware, device, instance):
+            raise InUseError(
+                f"device {device.device}: processes compute on it, although no pod holds it"
+                f"{_holding_processes(hardware, device)}; end them, or stop what started them"
+            )
 
 
 def ensure(hardware: Hardware, device: PlannedDevice, *, mode_needs_reset: bool) -> Made | None:
@@ -187,10 +208,20 @@ def _release_once(hardware: Hardware, device: PlannedDevice, made: Made | None) 
 
 
 def is_used(hardware: Hardware, device: PlannedDevice, made: Made | None) -> bool:
-    """Tell whether a process computes on a device; False where NVML cannot say."""
+    """Tell whether a process computes on a device.
+
+    False where this NVML never tells. An answer that fails for another reason means: perhaps.
+    """
+    try:
+        return _is_computed_on(hardware, device, made)
+    except NvmlError:
+        return True
+
+
+def _is_computed_on(hardware: Hardware, device: PlannedDevice, made: Made | None) -> bool:
     try:
         processes = hardware.processes(device.gpu_uuid)
-    except NvmlError:
+    except NotSupported:
         return False
     return any(made is None or process.gpu_instance_id == made.gpu_instance_id for process in processes)
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -161,15 +161,19 @@ class Preparer:
         self,
         operation: Operation,
         claims: Sequence[ClaimReference],
-        act: Callable[[ClaimReference, Patience], T],
+        act: Callable[[ClaimReference, Patience, int], T],
         deadline: float,
     ) -> Mapping[str, T | Failed]:
         patience = self._patience(deadline)
         with self._metrics.request(operation) as request:
-            one = lambda claim: self._answer(operation, claim, act, patience)  # noqa: E731 (for both maps below)
-            several = len(claims) > 1
-            results = self._pools[operation].map(one, claims) if several else map(one, claims)
-            answers = dict(zip((claim.uid for claim in claims), results, strict=True))
+            if len(claims) > 1:
+                work = {
+                    claim.uid: (claim, self._pools[operation].submit(self._answer, operation, claim, act, patience))
+                    for claim in claims
+                }
+                answers = {uid: _awaited(claim, answer, patience) for uid, (claim, answer) in work.items()}
+            else:
+                answers = {claim.uid: self._answer(operation, claim, act, patience) for claim in claims}
             if any(isinstance(answer, Failed) for answer in answers.values()):
                 request.fail()
         self.count_devices()
@@ -179,14 +183,14 @@ class Preparer:
         self,
         operation: Operation,
         claim: ClaimReference,
-        act: Callable[[ClaimReference, Patience], T],
+        act: Callable[[ClaimReference, Patience, int], T],
         patience: Patience,
     ) -> T | Failed:
         """Run one claim's part of a call; whatever goes wrong concerns that claim only."""
         with about_claim(namespace=claim.namespace, name=claim.name, uid=claim.uid):
             try:
                 check_uid(claim)
-                return self._persistently(operation, lambda: act(claim, patience), patience)
+                return self._persistently(operation, lambda number: act(claim, patience, number), patience)
             except (PrepareError, CdiError, NvmlError) as error:
                 self._metrics.claim_failed(operation, error_type(operation, error))
                 _log.warning(f"cannot {operation} claim", error=str(error))
@@ -244,6 +248,28 @@ class Preparer:
         _log.warning("the record of a claim was lost, it is made again from its allocation", claim_uid=uid)
         return True
 
+    def check_spec(self, uid: str) -> bool:
+        """Write the CDI spec of a prepared claim anew if it is gone or not true any more; returns whether it was.
+
+        The kubelet does not prepare a claim again when a container restarts, and the runtime then reads the spec as
+        it is: a device minor that moved, or a driver that was upgraded, must be in it by then.
+
+        Raises:
+            PrepareError, CdiError, NvmlError: it cannot be told or written now.
+        """
+        deadline = time.monotonic() + RECOVER_SECONDS
+        with self._locks.hold([claim_lock(uid)], deadline):
+            record = self._records.get(uid)
+            if record is None or record.state is not State.PREPARED or record.boot_id != self._boot_id:
+                return False
+            node = self._known_node()
+            with self._locks.hold(_gpu_locks(record.plan), deadline):
+                if len(self._alive(record, node)) < len(record.plan.devices) or self._is_intact(record):
+                    return False
+                self._containers.write(record.plan, record.made, self._facts(record.plan, node))
+        _log.warning("the CDI spec of a claim was gone or out of date and is written anew", devices=record.plan.names)
+        return True
+
     def _found(self, plan: Plan, node: Node) -> Record:
         """Say how far a claim has come by what lies at its places."""
         made = {device.device: partitions.look(node.hardware, device) for device in plan.devices if device.placement}
@@ -289,7 +315,7 @@ class Preparer:
 
     # --- prepare ---------------------------------------------------------------------------------
 
-    def _attempt(self, claim: ClaimReference, patience: Patience) -> Prepared:
+    def _attempt(self, claim: ClaimReference, patience: Patience, _attempt: int = 0) -> Prepared:
         started = time.monotonic()
         body = self._get(claim, patience)
         with self._locks.hold([claim_lock(claim.uid)], patience.answer_by):
@@ -410,6 +436,7 @@ class Preparer:
         self._records.reserve(record)
         try:
             partitions.check_free(node.hardware, plan.devices, shared=self._shared(plan))
+            partitions.check_idle(node.hardware, plan.devices)
         except BaseException:
             self._records.release(plan.uid)
             raise
@@ -497,12 +524,12 @@ class Preparer:
 
     # --- waiting ---------------------------------------------------------------------------------
 
-    def _persistently(self, operation: Operation, attempt: Callable[[], T], patience: Patience) -> T:
-        """Try again what may pass, with no lock held meanwhile."""
+    def _persistently(self, operation: Operation, attempt: Callable[[int], T], patience: Patience) -> T:
+        """Try again what may pass, with no lock held meanwhile; an attempt is told how many went before it."""
         with ExitStack() as seat:
             for number in itertools.count():
                 try:
-                    return attempt()
+                    return attempt(number)
                 except (PrepareError, CdiError) as error:
                     if not error.passes or not self._may_wait(operation, seat, error, number):
                         raise
@@ -583,12 +610,16 @@ class Preparer:
 
     # --- unprepare -------------------------------------------------------------------------------
 
-    def _unprepare(self, claim: ClaimReference, patience: Patience) -> None:
+    def _unprepare(self, claim: ClaimReference, patience: Patience, attempt: int = 0) -> None:
         with self._locks.hold([claim_lock(claim.uid)], patience.answer_by):
             self._records.refresh()
             record = self._recorded(claim.uid, patience.answer_by)
             if record is None:
                 self._containers.specs.remove(claim.uid)
+                return
+            if attempt and record.state is not State.UNPREPARING:
+                # A call that the kubelet has given up must not undo what a later one has prepared.
+                _log.info("the claim was prepared anew meanwhile, it stays", devices=record.plan.names)
                 return
             with self._locks.hold(_gpu_locks(record.plan), patience.answer_by):
                 try:
@@ -649,6 +680,14 @@ class Preparer:
         passed(Boundary.SPEC_REMOVED)
         self._records.forget(record.plan.uid)
         passed(Boundary.RECORD_REMOVED)
+
+
+def _awaited(claim: ClaimReference, answer: "Future[T | Failed]", patience: Patience) -> T | Failed:
+    """Wait for one claim's part of a call; one that hangs must not keep its neighbours from being answered."""
+    try:
+        return answer.result(timeout=max(0.0, patience.answer_by - patience.now()))
+    except TimeoutError:
+        return Failed(f"claim {claim.namespace}/{claim.name}: its GPU does not answer in time; the kubelet tries again")
 
 
 def _claim_timeout(patience: Patience) -> float:

@@ -29,6 +29,8 @@ from dradriver.prepare.preparer import Preparer
 from dradriver.prepare.records import Made, Record, Records, State
 
 INTERVAL_SECONDS: Final = 60.0
+SPEC_SECONDS: Final = 10.0
+"""How often CDI specs are looked at: a container that restarts gets what its claim's spec says by then."""
 GRACE_SECONDS: Final = 60.0
 """How long a claim must have been gone, or not allocated, before what it holds is released."""
 CALL_SECONDS: Final = 20.0
@@ -131,7 +133,9 @@ class Reconciler:
                 self.metrics.succeeded(LOOP)
             except Exception:  # noqa: BLE001 (the loop must live; the next round may work)
                 _log.exception("comparison failed, will be made again")
-            self._stop.wait(INTERVAL_SECONDS * (0.9 + self.chance() / 5))
+            ends = self.clock() + INTERVAL_SECONDS * (0.9 + self.chance() / 5)
+            while self.clock() < ends and not self._stop.wait(min(SPEC_SECONDS, max(0.0, ends - self.clock()))):
+                self.check_specs()
 
     def round(self) -> None:
         """Compare once, and mend. Failures concern one claim or GPU and are logged."""
@@ -143,13 +147,22 @@ class Reconciler:
         self._stale_since = {uid: self._stale_since[uid] for uid in _uids(records) & self._stale_since.keys()}
         for record in records:
             self._guarded(str(record.plan), lambda record=record: self._compare_with_claim(record))  # type: ignore[misc]
+        self.check_specs()
         self._compare_with_hardware()
 
-    def _guarded(self, what: str, act: Callable[[], None]) -> None:
+    def check_specs(self) -> None:
+        """Look whether the CDI specs of prepared claims are there and true; asks no API server."""
+        for record in self.around.records.all():
+            uid = record.plan.uid
+            self._guarded(f"CDI spec of {record.plan}", lambda uid=uid: self.preparer.check_spec(uid))  # type: ignore[misc]
+
+    def _guarded(self, what: str, act: Callable[[], object]) -> None:
         try:
             act()
         except (PrepareError, CdiError, NvmlError, KubeError) as error:
             _log.warning("cannot be compared now", what=what, error=str(error))
+        except Exception:  # noqa: BLE001 (one odd record must not keep the others from being compared)
+            _log.exception("cannot be compared: internal error", what=what)
 
     # --- records and specs -----------------------------------------------------------------------
 

@@ -114,7 +114,8 @@ class Records:
     def _remove_unfinished(self) -> None:
         """Remove what processes that were killed had begun to write; another process may be writing just now."""
         for path in self._folder.glob(".*.json.tmp"):
-            with suppress(FileNotFoundError):
+            # One that cannot be removed is in nobody's way.
+            with suppress(OSError):
                 if time.time() - path.stat().st_mtime > UNFINISHED_SECONDS:
                     path.unlink()
 
@@ -126,7 +127,18 @@ class Records:
         """
         if self._shared:
             with _translated(self._folder, "read"):
+                self._keep_folder()
                 self._read_all()
+
+    def _keep_folder(self) -> None:
+        """Make the folder again, with every record in it, if somebody has removed it."""
+        if self._folder.is_dir():
+            return
+        _log.error("the folder of the records was removed, it is made again", folder=str(self._folder))
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for record in self.all():
+            files.write_durably(self._path(record.plan.uid), _text(record))
+        self._changed = None
 
     def _read_all(self, *, last: bool = False) -> None:
         with self._reading:
@@ -149,8 +161,9 @@ class Records:
             for entry in entries:
                 if not entry.name.endswith(".json"):
                     continue
-                # Another process may remove it in this moment.
-                with suppress(FileNotFoundError):
+                # Another process may remove it in this moment; and what is no file at all, like a link that leads
+                # nowhere, is no record.
+                with suppress(OSError):
                     status = entry.stat()
                     if stat.S_ISREG(status.st_mode):
                         versions[entry.name.removesuffix(".json")] = _version_of(status)
@@ -198,9 +211,10 @@ class Records:
             RecordError: it is not there, or not durable.
         """
         path = self._path(record.plan.uid)
-        text = json.dumps(_encode(record), separators=(",", ":"))
+        text = _text(record)
         try:
             with _translated(path, "write"):
+                self._keep_folder()
                 files.write_durably(path, text, written=lambda: passed(Boundary.RECORD_TEMPORARY_WRITTEN))
                 version = _version(path)
         except RecordError:
@@ -222,6 +236,7 @@ class Records:
         """
         path = self._path(uid)
         with _translated(path, "remove"):
+            self._keep_folder()
             files.remove_durably(path)
         with self._lock:
             self._records.pop(uid, None)
@@ -255,10 +270,13 @@ class Records:
 
     def _set_aside(self, uid: str, path: Path, error: Exception) -> None:
         aside = self._folder / "quarantine"
-        aside.mkdir(mode=0o700, exist_ok=True)
-        # Another process may have found it damaged too.
-        with suppress(FileNotFoundError):
+        try:
+            aside.mkdir(mode=0o700, exist_ok=True)
             path.replace(aside / path.name)
+        except FileNotFoundError:
+            pass  # Another process has found it damaged too.
+        except OSError as failure:
+            _log.error("a damaged record cannot be set aside", file=str(path), to=str(aside), error=str(failure))
         with self._lock:
             self._records.pop(uid, None)
             self._versions.pop(uid, None)
@@ -297,6 +315,10 @@ def _translated(path: Path, verb: str) -> Iterator[None]:
             f"cannot {verb} {path}: {os.strerror(error.errno or 0)}; "
             "check space and permissions of the plugin's folder (--kubelet-plugins-directory-path)"
         ) from error
+
+
+def _text(record: Record) -> str:
+    return json.dumps(_encode(record), separators=(",", ":"))
 
 
 def _encode(record: Record) -> dict[str, Any]:

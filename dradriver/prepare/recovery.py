@@ -59,6 +59,9 @@ def recover(path: Path, *, uid: str, boot_id: str, node: Node) -> Record:
 
 
 def _text(path: Path) -> str:
+    if path.exists() and not path.is_file():
+        # A pipe would never end.
+        raise UnrecoverableError(f"{path} is no file")
     try:
         return path.read_text()
     except FileNotFoundError as error:

@@ -43,6 +43,21 @@ def test_a_gpu_that_a_claim_holds_keeps_its_number_over_a_reboot(path):
     assert found == {FIRST.uuid: 0, SECOND.uuid: 1, "GPU-new": 2}
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"numbers": {"GPU-a": Infinity}, "bootID": "boot-1"}',
+        '{"numbers": {"GPU-a": -1}, "bootID": "boot-1"}',
+        '{"numbers": {"GPU-a": 1000000}, "bootID": "boot-1"}',
+        '{"numbers": {"GPU-a": 1, "GPU-b": 1}, "bootID": "boot-1"}',
+        "[" * 100_000,
+    ],
+)
+def test_numbers_that_make_no_names_are_lost(path, content):
+    path.write_text(content)
+    assert numbers(path, [FIRST]) == {FIRST.uuid: 0}
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"numbers": {"GPU-a": "x"}, "bootID": "b"}', '{"numbers": 1}'])
 def test_a_damaged_file_costs_the_memory_only(path, content):
     path.write_text(content)

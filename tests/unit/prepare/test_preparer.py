@@ -12,6 +12,7 @@ from dradriver.kubelet import ClaimReference, Failed, Prepared
 from dradriver.prepare import boundaries
 from dradriver.prepare.boundaries import Boundary
 from dradriver.prepare.locks import claim_lock
+from dradriver.prepare.patience import Patience
 from dradriver.prepare.records import State
 
 ONE_G = "gpu-0-mig-1g10gb-19-{}".format
@@ -694,6 +695,86 @@ def test_a_wrong_driver_root_is_told_at_once(node):
     started = node.reads
     assert "check that --nvidia-driver-root" in refused(node, node.allocate("gpu-0"))
     assert node.reads == started + 1
+
+
+def test_an_unprepare_that_was_given_up_does_not_undo_what_came_after(node):
+    claim = node.allocate(ONE_G(0))
+    node.prepare(claim)
+    node.simulate("process", "add", "4242", "--uuid", node.records.get(claim.uid).made[ONE_G(0)].uuid)
+    second = threading.Event()
+    answers = []
+
+    def pause(_seconds):
+        """Between two tries of the first call the process ends, and the kubelet undoes and prepares the claim anew."""
+        if not second.is_set() and not node.preparer._locks._entries:  # not in the middle of a try
+            second.set()
+            node.simulate("process", "remove", "4242")
+            assert node.unprepare(claim) is None
+            answers.append(node.prepare(claim))
+
+    node.preparer._patience = lambda deadline: Patience(deadline, sleep=pause)
+    assert node.unprepare(claim, seconds=30.0) is None
+    assert isinstance(answers[0], Prepared)
+    assert (node.instances(), node.specs()) == ([(0, 19, 0)], [claim.uid])
+
+
+def test_a_whole_gpu_is_not_given_out_while_somebody_computes_on_it(node):
+    node.simulate("process", "add", "4242", "--gpu", "1")
+    assert "processes compute on it, although no pod holds it; processes on the GPU: 4242" in refused(
+        node, node.allocate("gpu-1")
+    )
+    assert isinstance(node.prepare(node.allocate("gpu-1", adminAccess=True)), Prepared)
+    node.simulate("process", "remove", "4242", "--gpu", "1")
+    assert isinstance(node.prepare(node.allocate("gpu-1")), Prepared)
+
+
+def test_a_claim_that_hangs_does_not_keep_its_neighbours_from_being_answered(node, monkeypatch):
+    stuck, good = node.allocate(ONE_G(0)), node.allocate("gpu-1")
+    release = threading.Event()
+    create = node.nvml.create_gpu_instance
+    hang = lambda *args, **named: (release.wait(60), create(*args, **named))[1]  # noqa: E731
+    monkeypatch.setattr(node.nvml, "create_gpu_instance", hang)
+    try:
+        answers = node.prepare(stuck, good)
+        assert "does not answer in time" in answers[0].message
+        assert isinstance(answers[1], Prepared)
+    finally:
+        release.set()
+        node.preparer.close()
+
+
+@pytest.mark.parametrize("device", ["gpu-0", ONE_G(0)])
+def test_a_spec_follows_a_minor_that_moved(node, device):
+    claim = node.allocate(device)
+    node.prepare(claim)
+    assert not node.preparer.check_spec(claim.uid)
+    node.simulate("minor", "7", "--gpu", "0")
+    assert node.preparer.check_spec(claim.uid)
+    assert "/dev/nvidia7" in paths(spec(node, claim)["devices"][0])
+    assert not node.preparer.check_spec(claim.uid)
+
+
+def test_a_spec_that_somebody_removed_comes_back_by_itself(node):
+    claim = node.allocate("gpu-0")
+    node.prepare(claim)
+    before = spec(node, claim)
+    node.containers.specs.remove(claim.uid)
+    assert node.preparer.check_spec(claim.uid)
+    assert spec(node, claim) == before
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_pipe_in_place_of_a_spec_holds_nobody_up(node, prepared):
+    claim = node.allocate("gpu-0")
+    path = node.cdi / f"k8s.gpu.nvidia.com-claim_{claim.uid}.json"
+    if prepared:
+        node.prepare(claim)
+        path.unlink()
+    node.cdi.mkdir(exist_ok=True)
+    os.mkfifo(path)
+    assert isinstance(node.prepare(claim), Prepared)
+    assert node.unprepare(claim) is None
+    assert node.is_clean()
 
 
 def test_one_device_twice_in_a_claim_is_refused(node):

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 from hypothesis import given
@@ -167,10 +168,29 @@ def test_a_claim_does_not_stand_in_its_own_way(records):
     records.reserve(record())
 
 
-def test_a_folder_that_is_gone_is_told(records, tmp_path):
-    (tmp_path / "claims").rmdir()
-    with pytest.raises(RecordError, match=r"cannot write .*uid-1.json: No such file or directory; check space"):
+def test_a_folder_that_somebody_removed_is_made_again_with_everything_in_it(records, tmp_path):
+    records.write(record())
+    shutil.rmtree(tmp_path / "claims")
+    records.write(record(partition(3), uid="uid-2"))
+    assert {found.plan.uid for found in reloaded(tmp_path).all()} == {"uid-1", "uid-2"}
+    shutil.rmtree(tmp_path / "claims")
+    records.forget("uid-1")
+    assert [found.plan.uid for found in reloaded(tmp_path).all()] == ["uid-2"]
+
+
+def test_a_place_that_cannot_be_written_is_told(records, tmp_path):
+    shutil.rmtree(tmp_path / "claims")
+    (tmp_path / "claims").write_text("a file where the folder should be")
+    with pytest.raises(RecordError, match=r"cannot write .*uid-1.json: .*; check space"):
         records.write(record())
+
+
+@pytest.mark.parametrize("odd", ["a.json", ".a.json.tmp", "quarantine"])
+def test_what_is_no_file_is_no_record_and_in_nobodys_way(records, tmp_path, odd):
+    records.write(record())
+    (tmp_path / "claims/b.json").write_text("{")
+    (tmp_path / "claims" / odd).symlink_to(odd)
+    assert [found.plan.uid for found in reloaded(tmp_path).all()] == ["uid-1"]
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
