@@ -144,15 +144,16 @@ def check(server: Server, simulation: SimulatedNode, pod: Body) -> dict[str, lis
 
 def _check(server: Server, simulation: SimulatedNode, pod: Body, container: str) -> list[Device]:
     claims = claims_of(server, pod)
-    lists = []
+    lists, admin = [], False
     for name, request in uses(pod, container):
         for main in dict.fromkeys(each["request"].partition("/")[0] for each in results(claims[name], request)):
             allocated = results(claims[name], main)
+            admin = admin or any(each.get("adminAccess") for each in allocated)
             lists.append([locate(server, simulation, each["device"]) for each in allocated])
     devices = [device for each in lists for device in each]
     seen = look(server, pod, container)
     assert seen.nodes == _expected_nodes(simulation, devices), f"devices in container {container}"
-    assert seen.variables == _expected_variables(devices), f"environment of container {container}"
+    assert seen.variables == _expected_variables(devices, admin=admin), f"environment of container {container}"
     assert seen.listed in [tuple(device.uuid for device in each) for each in lists] or (not lists and not seen.listed)
     return devices
 
@@ -178,8 +179,9 @@ def _expected_nodes(simulation: SimulatedNode, devices: list[Device]) -> dict[st
     return nodes
 
 
-def _expected_variables(devices: list[Device]) -> dict[str, str]:
+def _expected_variables(devices: list[Device], *, admin: bool) -> dict[str, str]:
     if not devices:
         return {}
     own = {f"DRADRIVER_DEVICE_{device.name.upper().replace('-', '_')}": device.uuid for device in devices}
-    return {"NVIDIA_VISIBLE_DEVICES": "void"} | own
+    access = {"DRADRIVER_ADMIN_ACCESS": "true"} if admin else {}
+    return {"NVIDIA_VISIBLE_DEVICES": "void"} | own | access
