@@ -70,6 +70,16 @@ class SpecFolder:
         except (OSError, ValueError):
             return False
 
+    def remove_unfinished(self, identity: str) -> None:
+        """Remove what a process that was killed had begun to write; nobody may be writing this spec.
+
+        Raises:
+            SpecFileError: it is there and stays.
+        """
+        temporary = self.path(identity).with_suffix(".tmp")
+        with _translated(temporary, "remove"):
+            temporary.unlink(missing_ok=True)
+
     def remove(self, identity: str, *, path: str = "") -> None:
         """Remove a spec; one that is not there is fine.
 

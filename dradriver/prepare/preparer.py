@@ -264,6 +264,7 @@ class Preparer:
                 return False
             node = self._known_node()
             with self._locks.hold(_gpu_locks(record.plan), deadline):
+                self._containers.specs.remove_unfinished(uid)
                 if len(self._alive(record, node)) < len(record.plan.devices) or self._is_intact(record):
                     return False
                 self._containers.write(record.plan, record.made, self._facts(record.plan, node))

@@ -763,6 +763,15 @@ def test_a_spec_that_somebody_removed_comes_back_by_itself(node):
     assert spec(node, claim) == before
 
 
+def test_what_a_killed_process_had_begun_to_write_beside_a_good_spec_is_removed(node):
+    claim = node.allocate("gpu-0")
+    node.prepare(claim)
+    begun = node.containers.specs.path(claim.uid).with_suffix(".tmp")
+    begun.write_text("{")
+    assert not node.preparer.check_spec(claim.uid)
+    assert not begun.exists()
+
+
 @pytest.mark.parametrize("prepared", [True, False])
 def test_a_pipe_in_place_of_a_spec_holds_nobody_up(node, prepared):
     claim = node.allocate("gpu-0")
