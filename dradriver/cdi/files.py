@@ -62,6 +62,16 @@ class SpecFolder:
         with _translated(path, "read"):
             return path.exists()
 
+    def is_known(self, identity: str) -> bool:
+        """Tell whether anybody has given a claim UID a spec, another driver too: its containers may run already.
+
+        Raises:
+            SpecFileError: the folder cannot be read.
+        """
+        path = self.path(identity)
+        with _translated(path, "read"):
+            return any(path.with_suffix(suffix).exists() for suffix in (".json", ".yaml"))
+
     def is_written(self, identity: str, spec: CdiSpec) -> bool:
         """Tell whether exactly this spec is there."""
         path = self.path(identity)

@@ -437,7 +437,9 @@ class Preparer:
         self._records.reserve(record)
         try:
             partitions.check_free(node.hardware, plan.devices, shared=self._shared(plan))
-            partitions.check_idle(node.hardware, plan.devices)
+            # With a spec of another driver, or of a record that was lost, the processes may be the claim's own.
+            if not self._containers.specs.is_known(plan.uid):
+                partitions.check_idle(node.hardware, plan.devices)
         except BaseException:
             self._records.release(plan.uid)
             raise

@@ -728,6 +728,18 @@ def test_a_whole_gpu_is_not_given_out_while_somebody_computes_on_it(node):
     assert isinstance(node.prepare(node.allocate("gpu-1")), Prepared)
 
 
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+def test_a_claim_that_another_driver_had_prepared_may_compute_already(node, suffix):
+    claim = node.allocate("gpu-1")
+    node.cdi.mkdir(exist_ok=True)
+    theirs = node.containers.specs.path(claim.uid).with_suffix(suffix)
+    theirs.write_text('{"cdiVersion": "0.6.0", "kind": "k8s.gpu.nvidia.com/claim", "devices": []}')
+    node.simulate("process", "add", "4242", "--gpu", "1")
+    assert isinstance(node.prepare(claim), Prepared)
+    assert node.specs() == [claim.uid]
+    assert theirs.exists() == (suffix == ".json")
+
+
 def test_a_claim_that_hangs_does_not_keep_its_neighbours_from_being_answered(node, monkeypatch):
     stuck, good = node.allocate(ONE_G(0)), node.allocate("gpu-1")
     release = threading.Event()
