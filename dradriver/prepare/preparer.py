@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -64,6 +65,8 @@ UNDO_SECONDS: Final = ANSWER_SECONDS + 0.5
 """How long a partition in use is tried again with its GPU locked, until others get their turn at the GPU; less what
 is kept of every deadline. What resists stays recorded."""
 
+HANG_SECONDS: Final = ANSWER_SECONDS / 2
+"""Before the deadline of a call: what has not ended by itself until then hangs, and the others are answered."""
 RECOVER_SECONDS: Final = 5.0
 """How long making a lost record again waits for others at work on the claim or its GPUs."""
 
@@ -167,11 +170,13 @@ class Preparer:
         patience = self._patience(deadline)
         with self._metrics.request(operation) as request:
             if len(claims) > 1:
-                work = {
-                    claim.uid: (claim, self._pools[operation].submit(self._answer, operation, claim, act, patience))
-                    for claim in claims
-                }
-                answers = {uid: _awaited(claim, answer, patience) for uid, (claim, answer) in work.items()}
+                answers = _awaited(
+                    [
+                        (claim, self._pools[operation].submit(self._answer, operation, claim, act, patience))
+                        for claim in claims
+                    ],
+                    patience,
+                )
             else:
                 answers = {claim.uid: self._answer(operation, claim, act, patience) for claim in claims}
             if any(isinstance(answer, Failed) for answer in answers.values()):
@@ -685,12 +690,18 @@ class Preparer:
         passed(Boundary.RECORD_REMOVED)
 
 
-def _awaited(claim: ClaimReference, answer: "Future[T | Failed]", patience: Patience) -> T | Failed:
-    """Wait for one claim's part of a call; one that hangs must not keep its neighbours from being answered."""
-    try:
-        return answer.result(timeout=max(0.0, patience.answer_by - patience.now()))
-    except TimeoutError:
-        return Failed(f"claim {claim.namespace}/{claim.name}: its GPU does not answer in time; the kubelet tries again")
+def _awaited(work: "Sequence[tuple[ClaimReference, Future[T | Failed]]]", patience: Patience) -> dict[str, T | Failed]:
+    """Wait for all claims of a call; one that hangs must not keep its neighbours from being answered.
+
+    Each ends by itself a second before the deadline; what is still there after that hangs.
+    """
+    futures.wait([answer for _, answer in work], timeout=max(HANG_SECONDS, patience.left() - HANG_SECONDS))
+    return {
+        claim.uid: answer.result()
+        if answer.done()
+        else Failed(f"claim {claim.namespace}/{claim.name}: its GPU does not answer in time; the kubelet tries again")
+        for claim, answer in work
+    }
 
 
 def _claim_timeout(patience: Patience) -> float:
