@@ -307,6 +307,7 @@ def _manager(configuration: Configuration, *, proxied: bool) -> urllib3.PoolMana
 def _tls(configuration: Configuration, *, strict: bool, source: str) -> ssl.SSLContext:
     """One context for all connections, made now so that a bad certificate is found before the first request."""
     context: ssl.SSLContext = urllib3.util.ssl_.create_urllib3_context()
+    context.sslsocket_class = _TidySocket
     if not configuration.verify_ssl:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -324,6 +325,22 @@ def _tls(configuration: Configuration, *, strict: bool, source: str) -> ssl.SSLC
     if not strict:
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
+
+
+class _TidySocket(ssl.SSLSocket):
+    """A TLS socket that does not outlive a reset that came before its handshake.
+
+    Python finds such a reset by a read that it does not expect to fail, and then leaves the descriptor to the garbage
+    collector: an API server that restarts would cost one for each attempt until then.
+    """
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """Read; a connection that is broken is closed."""
+        try:
+            return super().recv(buflen, flags)
+        except ConnectionError:
+            self.close()
+            raise
 
 
 class _Authorization:

@@ -1,15 +1,21 @@
+import contextlib
 import json
 import os
+import socket
 import ssl
+import struct
 import subprocess
 import sys
+import threading
+import time
+import traceback
 
 import pytest
 import urllib3
 import yaml
 
 from dradriver.kube import NODES, KubeconfigError, UnreachableError
-from dradriver.kube.connection import Configuration, _manager, _proxy, connect
+from dradriver.kube.connection import Configuration, _manager, _proxy, _tls, connect
 
 NOTHING = {"HOME": "/nonexistent"}
 
@@ -347,3 +353,47 @@ def test_the_room_itself_does_not_import_kubernetes():
     code = f"import sys, json, dradriver.kube; print(json.dumps({names}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+@contextlib.contextmanager
+def resetting():
+    """A server that resets each connection as soon as it is there."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def reset():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    connection.close()
+
+        thread = threading.Thread(target=reset, daemon=True)
+        thread.start()
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(60)
+
+
+def test_a_connection_that_is_reset_before_its_handshake_is_closed(tmp_path):
+    """As an API server that restarts does it; nothing is to be left to the garbage collector."""
+    with resetting() as url:
+        context = _tls(Configuration(host=url), strict=True, source="test")
+        plain = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+        until_reset(plain)
+        with pytest.raises(ConnectionResetError) as caught:
+            context.wrap_socket(plain, server_hostname="localhost")
+    frames = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    (made,) = {one for one in frames if isinstance(one, ssl.SSLSocket)}
+    assert made.fileno() == -1
+    assert plain.fileno() == -1
+
+
+def until_reset(plain):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            plain.getpeername()
+        except OSError:
+            return
+        time.sleep(0.01)
+    pytest.fail("the server has not reset the connection")
