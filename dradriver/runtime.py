@@ -23,6 +23,7 @@ from dradriver.cdi.nodes import DeviceTree
 from dradriver.flags import Options
 from dradriver.gpu.model import Gpu
 from dradriver.gpu.offer import make_offer
+from dradriver.gpu.policy import GpuRule, OfferPolicy
 from dradriver.gpu.profiles import MigOffer, missing
 from dradriver.kube import RESOURCE_CLAIMS, Client, EventRecorder, KubeconfigError, KubeError
 from dradriver.kubelet import ClaimReference
@@ -42,7 +43,7 @@ from dradriver.prepare.reconciler import Reconciler, Surroundings
 from dradriver.prepare.records import Records
 from dradriver.prepare.telling import ClaimTeller
 from dradriver.publish import Phase, Publisher, Status, probe_features
-from dradriver.resource import InvalidPoolError, Pool, layout, validate
+from dradriver.resource import InvalidPoolError, Pool, lay_out, validate
 
 if TYPE_CHECKING:
     from dradriver.nvml import Nvml
@@ -326,7 +327,8 @@ class Runtime:
         options = self._options
         held = frozenset(device.gpu_uuid for record in self._records.all() for device in record.plan.devices)
         numbers = remembered_numbers(self._folder / "gpu-numbers.json", gpus, boot_id=self._boot_id, held=held)
-        offer = make_offer(gpus, pool=options.node_name, mig=mig, profiles=options.profiles, numbers=numbers)
+        policy = OfferPolicy(default=GpuRule(mig=mig, profiles=options.profiles))
+        offer = make_offer(gpus, pool=options.node_name, policy=policy, numbers=numbers)
         return Node(gpus={gpu.uuid: gpu for gpu in gpus}, offer=offer, hardware=nvml)
 
     def _offer_the_rest(self) -> None:
@@ -389,7 +391,7 @@ class Runtime:
             return False
         try:
             node = self._offerable(self._client)
-            slices = layout(_without_faults(node.offer.pool))
+            slices = lay_out(_without_faults(node.offer.pool))
             validate(slices)
         except KubeError as error:
             _log.warning("the API server does not tell what it can hold", error=str(error), retry_seconds=RETRY_SECONDS)
@@ -411,7 +413,7 @@ class Runtime:
         """
         node = self._node
         assert node is not None  # noqa: S101 (the caller has read the GPUs)
-        counted = any(group.counter_set for group in node.offer.pool.groups)
+        counted = any(group.counter_sets for group in node.offer.pool.groups)
         if counted and not probe_features(client, api.DRIVER_NAME, self._options.node_name).partitionable:
             _log.warning(
                 "no partitions are offered: the API server drops their counters; "
@@ -438,7 +440,7 @@ def _without_faults(pool: Pool) -> Pool:
     sound = []
     for group in pool.groups:
         try:
-            validate(layout(Pool(name=pool.name, groups=(group,))))
+            validate(lay_out(Pool(name=pool.name, groups=(group,))))
         except InvalidPoolError as error:
             _log.error("a GPU is not offered: the API server would refuse it", problems=error.problems)
         else:

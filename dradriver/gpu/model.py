@@ -87,6 +87,7 @@ class Gpu:
         uuid: `GPU-...`, its identity.
         minor: the N of /dev/nvidiaN; may change when the driver is reloaded or MIG mode is switched.
         pci_bus_id: as sysfs writes it, `0000:41:00.0`.
+        pci_device_id: device id in the upper and vendor id in the lower 16 bits, `0x233010DE`; None where unknown.
         architecture: `Hopper`, `Ampere`, ...
         compute_capability: (major, minor).
         driver_version: as NVML says it, `580.105.08`.
@@ -111,6 +112,7 @@ class Gpu:
     compute_capability: tuple[int, int]
     driver_version: str
     cuda_driver_version: tuple[int, int]
+    pci_device_id: int | None = None
     memory_bytes: int | None = None
     mig_mode: MigMode | None = None
     mig_needs_reset: bool = False

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dradriver import api
 from dradriver.gpu import counters, names
 from dradriver.gpu.model import Gpu, MigInstance, MigProfile, Placement
+from dradriver.gpu.policy import GpuRule, OfferPolicy
 from dradriver.gpu.profiles import MigOffer, ProfileChoice
 from dradriver.resource import (
     AttributeValue,
@@ -57,9 +58,7 @@ class Offer:
     devices: Mapping[str, OfferedDevice]
 
 
-def make_offer(
-    gpus: Iterable[Gpu], *, pool: str, mig: MigOffer, profiles: ProfileChoice, numbers: Mapping[str, int]
-) -> Offer:
+def make_offer(gpus: Iterable[Gpu], *, pool: str, policy: OfferPolicy, numbers: Mapping[str, int]) -> Offer:
     """Decide which devices a node offers, in the order in which the scheduler shall try them.
 
     GPUs come in the order of their PCI bus ids, and on each GPU small partitions before large ones and
@@ -68,13 +67,16 @@ def make_offer(
     Args:
         gpus: what the node has.
         pool: name of the pool.
-        mig: how MIG is offered.
-        profiles: which profiles `dynamic` offers.
+        policy: what the administrator wants.
         numbers: UUID to the number in device names, of every GPU.
     """
-    offered = [_devices_of(gpu, numbers[gpu.uuid], mig, profiles) for gpu in sorted(gpus, key=_by_bus)]
+    ordered = sorted(gpus, key=_by_bus)
+    rules = [policy.rule(gpu, index) for index, gpu in enumerate(ordered)]
+    offered = [_devices_of(gpu, numbers[gpu.uuid], rule) for gpu, rule in zip(ordered, rules, strict=True)]
     uniform = _uniform_optionals(device for devices in offered for device in devices)
-    groups = tuple(_group(devices, numbers, mig, uniform) for devices in offered if devices)
+    groups = tuple(
+        _group(devices, numbers, rule.mig, uniform) for devices, rule in zip(offered, rules, strict=True) if devices
+    )
     return Offer(
         pool=Pool(name=pool, groups=groups),
         devices={device.name: device for devices in offered for device in devices},
@@ -85,13 +87,13 @@ def _by_bus(gpu: Gpu) -> tuple[str, str]:
     return gpu.pci_bus_id, gpu.uuid
 
 
-def _devices_of(gpu: Gpu, number: int, mig: MigOffer, profiles: ProfileChoice) -> list[OfferedDevice]:
+def _devices_of(gpu: Gpu, number: int, rule: GpuRule) -> list[OfferedDevice]:
     whole = OfferedDevice(name=names.gpu_name(number), gpu=gpu)
-    if mig is MigOffer.DYNAMIC and not gpu.vgpu_guest:
-        return _dynamic(gpu, number, profiles, whole)
+    if rule.mig is MigOffer.DYNAMIC and not gpu.vgpu_guest:
+        return _dynamic(gpu, number, rule.profiles, whole)
     if not gpu.mig_enabled:
         return [whole]
-    return _existing(gpu, number) if mig is not MigOffer.OFF else []
+    return _existing(gpu, number) if rule.mig is not MigOffer.OFF else []
 
 
 def _dynamic(gpu: Gpu, number: int, profiles: ProfileChoice, whole: OfferedDevice) -> list[OfferedDevice]:
@@ -146,7 +148,7 @@ def _group(
         devices=tuple(
             _device(device, uniform, consumes=(_consumption(device, counter_set, engines),)) for device in devices
         ),
-        counter_set=counter_set,
+        counter_sets=(counter_set,),
     )
 
 

@@ -230,6 +230,7 @@ def _gpu(cache: Cache, device: Device, versions: tuple[str, tuple[int, int]]) ->
         uuid=device.gpu,
         minor=read_minor(device),
         pci_bus_id=facts.pci_bus_id,
+        pci_device_id=facts.pci_device_id,
         product_name=facts.product_name,
         brand=facts.brand,
         architecture=facts.architecture,

@@ -27,6 +27,7 @@ class Facts:
     """What stays as it is while the driver stays loaded; fields as in `dradriver.gpu.model.Gpu`."""
 
     pci_bus_id: str
+    pci_device_id: int | None
     product_name: str
     brand: str
     architecture: str
@@ -48,11 +49,13 @@ def read_facts(device: Device, sys_root: Path) -> Facts:
         NvmlError: one of those three cannot be read, or the GPU or the session is gone.
     """
     gpu, handle = device.gpu, device.handle
-    pci_bus_id = sysfs_bus_id(call(gpu, pynvml.nvmlDeviceGetPciInfo, handle).busId)
+    pci = call(gpu, pynvml.nvmlDeviceGetPciInfo, handle)
+    pci_bus_id = sysfs_bus_id(pci.busId)
     architecture = optional(lambda: call(gpu, pynvml.nvmlDeviceGetArchitecture, handle))
     numa_node, pcie_root = pci_facts(sys_root, pci_bus_id)
     return Facts(
         pci_bus_id=pci_bus_id,
+        pci_device_id=pci.pciDeviceId or None,
         product_name=call(gpu, pynvml.nvmlDeviceGetName, handle),
         brand=_brand(device),
         architecture=UNKNOWN if architecture is None else architecture_name(architecture),

@@ -1,6 +1,6 @@
 """resource.k8s.io as plain data, without I/O: devices, counter sets, pools, limits, slices."""
 
-from dradriver.resource.layout import layout
+from dradriver.resource.layout import Layout, lay_out
 from dradriver.resource.model import (
     AttributeValue,
     CounterConsumption,
@@ -22,11 +22,12 @@ __all__ = [
     "Device",
     "DeviceGroup",
     "InvalidPoolError",
+    "Layout",
     "Pool",
     "Slice",
     "Taint",
     "Version",
-    "layout",
+    "lay_out",
     "same_content",
     "slice_spec",
     "validate",

@@ -70,13 +70,17 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceGroup:
-    """Devices that belong together in one slice: a whole GPU and its partitions.
+    """Devices that belong together in one slice, as a rule a whole GPU and its partitions.
 
     A change of one GPU's health then costs one write, and no half of it is ever visible.
+
+    Attributes:
+        devices: in the order in which the scheduler shall try them.
+        counter_sets: which the pool has because of them; devices of any group may consume from them.
     """
 
     devices: tuple[Device, ...]
-    counter_set: CounterSet | None = None
+    counter_sets: tuple[CounterSet, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +93,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """The content of one ResourceSlice: either devices or counter sets, never both (1.35 and newer)."""
+    """The content of one ResourceSlice: devices, counter sets, or, on Kubernetes 1.34 only, both."""
 
     devices: tuple[Device, ...] = ()
     counter_sets: tuple[CounterSet, ...] = ()

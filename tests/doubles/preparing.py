@@ -13,7 +13,8 @@ from dradriver.cdi.host import DriverRoot
 from dradriver.cdi.nodes import DeviceTree
 from dradriver.gpu.names import number_gpus
 from dradriver.gpu.offer import make_offer
-from dradriver.gpu.profiles import MigOffer, ProfileChoice
+from dradriver.gpu.policy import GpuRule, OfferPolicy
+from dradriver.gpu.profiles import MigOffer
 from dradriver.kube.errors import NotFoundError
 from dradriver.kubelet import ClaimReference
 from dradriver.nvml import open_nvml
@@ -98,9 +99,8 @@ class PreparingNode:
 
     def _node(self):
         gpus = self.nvml.gpus()
-        offer = make_offer(
-            gpus, pool=POOL, mig=MigOffer(self.mig), profiles=ProfileChoice(), numbers=number_gpus(gpus, {})
-        )
+        policy = OfferPolicy(default=GpuRule(mig=MigOffer(self.mig)))
+        offer = make_offer(gpus, pool=POOL, policy=policy, numbers=number_gpus(gpus, {}))
         return Node(gpus={gpu.uuid: gpu for gpu in gpus}, offer=offer, hardware=self.nvml)
 
     def _read(self, reference, *, timeout):

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from dradriver.gpu.model import MigInstance, Placement
 from dradriver.gpu.names import number_gpus
 from dradriver.gpu.offer import make_offer, semantic_version
-from dradriver.gpu.profiles import MigOffer, ProfileChoice, parse_choice
-from dradriver.resource import Version, layout, validate
+from dradriver.gpu.policy import GpuRule, OfferPolicy
+from dradriver.gpu.profiles import MigOffer, parse_choice
+from dradriver.resource import Version, lay_out, validate
 
 MIG_ATTRIBUTES = {
     "type",
@@ -30,9 +31,8 @@ ENGINES = {"multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngine
 
 def offer(found, mig="dynamic", profiles="standard"):
     found = tuple(found)
-    return make_offer(
-        found, pool="node-a", mig=MigOffer(mig), profiles=parse_choice(profiles), numbers=number_gpus(found, {})
-    )
+    policy = OfferPolicy(default=GpuRule(mig=MigOffer(mig), profiles=parse_choice(profiles)))
+    return make_offer(found, pool="node-a", policy=policy, numbers=number_gpus(found, {}))
 
 
 def devices(made):
@@ -81,15 +81,15 @@ def test_dynamic_devices_carry_nvidias_names():
 
 def test_the_whole_gpu_consumes_all_of_its_set():
     group = offer(gpus("2xh100-80gb"), profiles="all").pool.groups[1]
-    assert group.counter_set.name == "gpu-1-counter-set"
-    assert group.devices[-1].consumes[0].counters == group.counter_set.counters
-    assert set(group.counter_set.counters) == {f"memory-slice-{i}" for i in range(8)} | {"ofa-engines"}
+    assert group.counter_sets[0].name == "gpu-1-counter-set"
+    assert group.devices[-1].consumes[0].counters == group.counter_sets[0].counters
+    assert set(group.counter_sets[0].counters) == {f"memory-slice-{i}" for i in range(8)} | {"ofa-engines"}
 
 
 def test_static_offers_whole_gpus_with_their_real_memory_and_no_counters():
     made = offer(gpus("2xh100-80gb"), mig="static")
     assert names(made) == ["gpu-0", "gpu-1"]
-    assert all(group.counter_set is None for group in made.pool.groups)
+    assert all(not group.counter_sets for group in made.pool.groups)
     assert devices(made)[0].capacity == {"memory": gpus("2xh100-80gb")[0].memory_bytes}
 
 
@@ -123,7 +123,7 @@ def test_an_instance_cut_into_several_compute_instances_is_not_offered():
 
 def test_a_name_longer_than_an_attribute_is_cut():
     made = offer([replace(gpus("1xt4")[0], product_name="NVIDIA " + "ü" * 60)])
-    validate(layout(made.pool))
+    validate(lay_out(made.pool))
     assert len(devices(made)[0].attributes["productName"].encode()) == 63
 
 
@@ -143,7 +143,7 @@ def test_ampere_offers_what_its_mode_allows():
 def test_a_gpu_without_mig_is_offered_whole_and_without_counters(machine):
     made = offer(gpus(machine))
     assert names(made) == ["gpu-0", "gpu-1"]
-    assert all(group.counter_set is None for group in made.pool.groups)
+    assert all(not group.counter_sets for group in made.pool.groups)
 
 
 def test_unknown_memory_is_zero_so_that_no_selector_breaks():
@@ -157,7 +157,7 @@ def test_a_vgpu_guest_is_offered_whole():
 def test_a_gpu_without_the_wanted_profiles_is_offered_whole_and_without_counters():
     made = offer(gpus("1xh100-80gb"), profiles="1g.5gb")
     assert names(made) == ["gpu-0"]
-    assert made.pool.groups[0].counter_set is None
+    assert not made.pool.groups[0].counter_sets
 
 
 def test_optional_attributes_are_on_all_devices_of_a_type_or_on_none():
@@ -170,9 +170,7 @@ def test_optional_attributes_are_on_all_devices_of_a_type_or_on_none():
 
 def test_names_follow_the_given_numbers_not_the_minors():
     gpu = gpus("1xh100-80gb")[0]
-    made = make_offer(
-        [replace(gpu, minor=5)], pool="n", mig=MigOffer.STATIC, profiles=ProfileChoice(), numbers={gpu.uuid: 0}
-    )
+    made = make_offer([replace(gpu, minor=5)], pool="n", policy=OfferPolicy(), numbers={gpu.uuid: 0})
     assert names(made) == ["gpu-0"]
 
 
@@ -205,7 +203,7 @@ MACHINES = ["16xh100-80gb", "4xa30", "8xa100-40gb", "8xb200", "8xrtx-pro-6000", 
 @pytest.mark.parametrize("profiles", ["standard", "all"])
 def test_every_machine_gives_valid_slices(machine, mig, profiles):
     made = offer(gpus(machine), mig=mig, profiles=profiles)
-    slices = layout(made.pool)
+    slices = lay_out(made.pool)
     validate(slices)
     assert sum(len(part.devices) for part in slices) == len(made.devices) > 0
 

@@ -146,7 +146,7 @@ def uuid_of(fake, handle, buffer, _size):
 
 def pci_info(fake, handle, reference):
     bus = 0x41 - fake.gpu(handle).index
-    return put_fields(reference, busId=f"00000000:{bus:02X}:00.0".encode())
+    return put_fields(reference, busId=f"00000000:{bus:02X}:00.0".encode(), pciDeviceId=0x233010DE)
 
 
 def capability(_fake, _handle, major, minor):

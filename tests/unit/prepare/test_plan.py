@@ -6,14 +6,16 @@ from hypothesis import strategies as st
 
 from dradriver.gpu.names import number_gpus
 from dradriver.gpu.offer import make_offer
-from dradriver.gpu.profiles import MigOffer, ProfileChoice
+from dradriver.gpu.policy import GpuRule, OfferPolicy
+from dradriver.gpu.profiles import MigOffer
 from dradriver.prepare.claim import OpaqueConfig, Result, read_claim
 from dradriver.prepare.errors import ClaimError, PlanError
 from dradriver.prepare.plan import make_plan
 
 DRIVER = "gpu.nvidia.com"
 GPUS = gpus("2xh100-80gb")
-OFFER = make_offer(GPUS, pool="node-a", mig=MigOffer.DYNAMIC, profiles=ProfileChoice(), numbers=number_gpus(GPUS, {}))
+DYNAMIC = OfferPolicy(default=GpuRule(mig=MigOffer.DYNAMIC))
+OFFER = make_offer(GPUS, pool="node-a", policy=DYNAMIC, numbers=number_gpus(GPUS, {}))
 MIG = "gpu-0-mig-1g10gb-19-0"
 
 
@@ -70,7 +72,7 @@ def test_two_devices_conflict_exactly_when_they_share_a_memory_slice_of_one_gpu(
 @given(st.sampled_from(NAMES), st.sampled_from(NAMES))
 def test_the_counters_of_the_scheduler_say_the_same(one, other):
     by_name = {device.name: device for group in OFFER.pool.groups for device in group.devices}
-    totals = {g.counter_set.name: g.counter_set.counters for g in OFFER.pool.groups}
+    totals = {s.name: s.counters for g in OFFER.pool.groups for s in g.counter_sets}
     used: dict[tuple[str, str], int] = {}
     for name in (one, other):
         for consumption in by_name[name].consumes:

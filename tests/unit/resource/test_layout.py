@@ -1,15 +1,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.resource import CounterConsumption, CounterSet, Device, DeviceGroup, Pool, Slice, layout, validate
+from dradriver.resource import CounterConsumption, CounterSet, Device, DeviceGroup, Pool, Slice, lay_out, validate
 
 
 def group(index, *, devices, counted):
-    counter_set = CounterSet(name=f"set-{index}", counters={"memory-slice-0": 1}) if counted else None
+    counter_sets = (CounterSet(name=f"set-{index}", counters={"memory-slice-0": 1}),) if counted else ()
     consumes = (CounterConsumption(counter_set=f"set-{index}", counters={"memory-slice-0": 1}),) if counted else ()
     return DeviceGroup(
         devices=tuple(Device(name=f"gpu-{index}-{number}", consumes=consumes) for number in range(devices)),
-        counter_set=counter_set,
+        counter_sets=counter_sets,
     )
 
 
@@ -20,15 +20,15 @@ groups = st.lists(st.tuples(st.integers(1, 70), st.booleans()), max_size=16).map
 
 @given(groups)
 def test_every_pool_fits_the_limits_and_nothing_is_lost_or_reordered(groups):
-    slices = layout(Pool(name="node-a", groups=groups))
+    slices = lay_out(Pool(name="node-a", groups=groups))
     validate(slices)
     assert [device for part in slices for device in part.devices] == [d for g in groups for d in g.devices]
-    assert [s for part in slices for s in part.counter_sets] == [g.counter_set for g in groups if g.counter_set]
+    assert [s for part in slices for s in part.counter_sets] == [s for g in groups for s in g.counter_sets]
 
 
 @given(groups)
 def test_a_gpu_with_counters_shares_its_slice_with_no_other(groups):
-    for part in layout(Pool(name="node-a", groups=groups)):
+    for part in lay_out(Pool(name="node-a", groups=groups)):
         sets = {consumption.counter_set for device in part.devices for consumption in device.consumes}
         assert len(sets) <= 1
         assert not sets or all(device.consumes for device in part.devices)
@@ -36,7 +36,7 @@ def test_a_gpu_with_counters_shares_its_slice_with_no_other(groups):
 
 @given(groups)
 def test_the_devices_of_a_small_gpu_stay_together(groups):
-    slices = layout(Pool(name="node-a", groups=groups))
+    slices = lay_out(Pool(name="node-a", groups=groups))
     for one in groups:
         if len(one.devices) <= 64:
             assert sum(one.devices[0] in part.devices for part in slices) == 1
@@ -44,19 +44,19 @@ def test_the_devices_of_a_small_gpu_stay_together(groups):
 
 
 def test_eight_partitioned_gpus_take_one_counter_slice_and_eight_device_slices():
-    slices = layout(Pool(name="n", groups=tuple(group(i, devices=26, counted=True) for i in range(8))))
+    slices = lay_out(Pool(name="n", groups=tuple(group(i, devices=26, counted=True) for i in range(8))))
     assert [(len(part.counter_sets), len(part.devices)) for part in slices] == [(8, 0)] + [(0, 26)] * 8
 
 
 def test_sixteen_partitioned_gpus_take_two_counter_slices():
-    slices = layout(Pool(name="n", groups=tuple(group(i, devices=26, counted=True) for i in range(16))))
+    slices = lay_out(Pool(name="n", groups=tuple(group(i, devices=26, counted=True) for i in range(16))))
     assert [len(part.counter_sets) for part in slices[:3]] == [8, 8, 0]
 
 
 def test_whole_gpus_share_one_slice():
-    slices = layout(Pool(name="n", groups=tuple(group(i, devices=1, counted=False) for i in range(16))))
+    slices = lay_out(Pool(name="n", groups=tuple(group(i, devices=1, counted=False) for i in range(16))))
     assert [len(part.devices) for part in slices] == [16]
 
 
 def test_a_pool_without_devices_is_one_empty_slice():
-    assert layout(Pool(name="n", groups=())) == (Slice(),)
+    assert lay_out(Pool(name="n", groups=())) == (Slice(),)
