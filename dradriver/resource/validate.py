@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from dradriver.resource import limits
-from dradriver.resource.model import AttributeValue, CounterSet, Device, Slice, Version
+from dradriver.resource.layout import Layout
+from dradriver.resource.model import AttributeValue, CounterSet, Device, Slice, Taint, Version
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -18,11 +19,13 @@ _SEMVER = re.compile(
     r"(-(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)(\.(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*))*)?"
     r"(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?"
 )
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 EFFECTS = frozenset({"None", "NoSchedule", "NoExecute"})
+"""`None` from 1.35 on."""
 
 
 class InvalidPoolError(ValueError):
-    """Slices that a Kubernetes 1.35+ API server or scheduler would refuse.
+    """Slices that an API server or a scheduler would refuse.
 
     Attributes:
         problems: one sentence each, with the name of the device or counter set.
@@ -33,14 +36,15 @@ class InvalidPoolError(ValueError):
         super().__init__("; ".join(self.problems))
 
 
-def validate(slices: Iterable[Slice]) -> None:
-    """Check all slices of one pool.
+def validate(slices: Iterable[Slice], layout: Layout = Layout.APART) -> None:
+    """Check all slices of one pool by the rules of the API servers that want this layout.
 
     Raises:
         InvalidPoolError: with everything that is wrong, not only the first.
     """
     slices = tuple(slices)
-    problems = [problem for part in slices for problem in _slice_problems(part)]
+    rules = _one_slice_problems if layout is Layout.TOGETHER else _slice_problems
+    problems = [problem for part in slices for problem in rules(part)]
     problems += _pool_problems(slices)
     if problems:
         raise InvalidPoolError(problems)
@@ -73,12 +77,37 @@ def _consumption_problems(device: Device, totals: Mapping[str, Mapping[str, int]
 
 
 def _slice_problems(part: Slice) -> Iterator[str]:
+    """Rules from 1.35 on."""
     if part.devices and part.counter_sets:
         yield "a slice holds either devices or counter sets, not both"
     restricted = any(device.taints or device.consumes for device in part.devices)
     most = limits.DEVICES_PER_SLICE_RESTRICTED if restricted else limits.DEVICES_PER_SLICE
     yield from _too_many("a slice", "devices", len(part.devices), most)
     yield from _too_many("a slice", "counter sets", len(part.counter_sets), limits.COUNTER_SETS_PER_SLICE)
+    yield from _content_problems(part)
+
+
+def _one_slice_problems(part: Slice) -> Iterator[str]:
+    """Rules of 1.34, where a slice holds the counter sets that its devices consume from."""
+    yield from _too_many("a slice", "devices", len(part.devices), limits.DEVICES_PER_SLICE)
+    counters = sum(len(counter_set.counters) for counter_set in part.counter_sets)
+    yield from _too_many("a slice", "counters", counters, limits.COUNTERS_PER_SLICE_1_34)
+    consumed = {device.name: sum(len(one.counters) for one in device.consumes) for device in part.devices}
+    references = sum(consumed.values())
+    yield from _too_many("a slice", "references to counters", references, limits.COUNTER_REFERENCES_PER_SLICE_1_34)
+    here = {counter_set.name for counter_set in part.counter_sets}
+    for device in part.devices:
+        owner = f"device {device.name}"
+        yield from _too_many(owner, "counters", consumed[device.name], limits.COUNTERS_PER_SLICE_1_34)
+        yield from _too_many(owner, "taints", len(device.taints), limits.TAINTS_PER_DEVICE_1_34)
+        for name in {consumption.counter_set for consumption in device.consumes} - here:
+            yield f"{owner} consumes from counter set {name}, which is not in its slice"
+        if any(taint.effect == "None" for taint in device.taints):
+            yield f"{owner} has a taint of effect None, which Kubernetes 1.34 does not know"
+    yield from _content_problems(part)
+
+
+def _content_problems(part: Slice) -> Iterator[str]:
     for counter_set in part.counter_sets:
         yield from _counter_set_problems(counter_set)
     for device in part.devices:
@@ -151,5 +180,15 @@ def _consumes_problems(owner: str, device: Device) -> Iterator[str]:
 def _taints_problems(owner: str, device: Device) -> Iterator[str]:
     yield from _too_many(owner, "taints", len(device.taints), limits.TAINTS_PER_DEVICE)
     for taint in device.taints:
-        if taint.effect not in EFFECTS:
-            yield f"{owner}, taint {taint.key}: effect {taint.effect!r} is none of {', '.join(sorted(EFFECTS))}"
+        yield from _taint_problems(f"{owner}, taint {taint.key!r}", taint)
+
+
+def _taint_problems(owner: str, taint: Taint) -> Iterator[str]:
+    prefix, slash, name = taint.key.rpartition("/")
+    if slash and (len(prefix) > limits.LABEL_PREFIX_LENGTH or not _SUBDOMAIN.fullmatch(prefix)):
+        yield f"{owner}: {prefix!r} is not a DNS subdomain of at most {limits.LABEL_PREFIX_LENGTH} characters"
+    for what, text in (("name", name), ("value", taint.value)):
+        if (text or what == "name") and (len(text) > limits.LABEL_LENGTH or not _LABEL_VALUE.fullmatch(text)):
+            yield f"{owner}: its {what} {text!r} is no label of at most {limits.LABEL_LENGTH} characters"
+    if taint.effect not in EFFECTS:
+        yield f"{owner}: effect {taint.effect!r} is none of {', '.join(sorted(EFFECTS))}"

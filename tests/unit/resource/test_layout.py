@@ -1,7 +1,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.resource import CounterConsumption, CounterSet, Device, DeviceGroup, Pool, Slice, lay_out, validate
+from dradriver.resource import (
+    CounterConsumption,
+    CounterSet,
+    Device,
+    DeviceGroup,
+    Layout,
+    Pool,
+    Slice,
+    lay_out,
+    validate,
+)
 
 
 def group(index, *, devices, counted):
@@ -60,3 +70,31 @@ def test_whole_gpus_share_one_slice():
 
 def test_a_pool_without_devices_is_one_empty_slice():
     assert lay_out(Pool(name="n", groups=())) == (Slice(),)
+
+
+@given(groups)
+def test_kubernetes_1_34_finds_each_counter_set_beside_its_devices(groups):
+    pool = Pool(name="node-a", groups=groups)
+    slices = lay_out(pool, Layout.TOGETHER)
+    validate(slices, Layout.TOGETHER)
+    wanted = {device.name for one in groups for device in one.devices}
+    assert sorted(device.name for part in slices for device in part.devices) == sorted(wanted)
+    assert [s for part in slices for s in part.counter_sets] == [s for g in groups for s in g.counter_sets]
+    assert all(len(part.counter_sets) <= 1 for part in slices)
+
+
+def test_devices_find_their_counter_set_however_the_pool_mixes_gpus():
+    first, second = (group(index, devices=2, counted=True) for index in range(2))
+    mixed = (
+        DeviceGroup(
+            devices=(first.devices[0], second.devices[0]), counter_sets=(*first.counter_sets, *second.counter_sets)
+        ),
+        DeviceGroup(devices=(first.devices[1], second.devices[1])),
+    )
+    slices = lay_out(Pool(name="n", groups=mixed), Layout.TOGETHER)
+    found = [[device.name for device in part.devices] for part in slices]
+    assert found == [["gpu-0-0", "gpu-0-1"], ["gpu-1-0", "gpu-1-1"]]
+        ["gpu-0-0", "gpu-0-1"],
+        ["gpu-1-0", "gpu-1-1"],
+    ]
+    validate(slices, Layout.TOGETHER)

@@ -5,6 +5,7 @@ from dradriver.resource import (
     CounterSet,
     Device,
     InvalidPoolError,
+    Layout,
     Slice,
     Taint,
     Version,
@@ -78,6 +79,10 @@ def test_what_the_limits_allow_passes(slices):
         (one(attributes={"a": Version("580.105.08")}), "'580.105.08' is not a semantic version"),
         (one(taints=tuple(Taint(key=f"d/k{i}", effect="None") for i in range(17))), "17 taints, at most 16"),
         (one(taints=(Taint(key="d/k", effect="PreferNoSchedule"),)), "'PreferNoSchedule' is none of"),
+        (one(taints=(Taint(key="a_b/k", effect="None"),)), "'a_b' is not a DNS subdomain"),
+        (one(taints=(Taint(key="d/", effect="None"),)), "its name '' is no label"),
+        (one(taints=(Taint(key="d/" + "k" * 64, effect="None"),)), "is no label of at most 63"),
+        (one(taints=(Taint(key="d/k", value="a b", effect="None"),)), "its value 'a b' is no label"),
     ],
 )
 def test_what_breaks_a_limit_is_named(slices, problem):
@@ -90,3 +95,35 @@ def test_everything_wrong_is_told_at_once():
     with pytest.raises(InvalidPoolError) as caught:
         validate([many(129), *one(name="B_d", attributes={"a": "x" * 65})])
     assert len(caught.value.problems) == 3
+
+
+def together(devices=1, counters=1, **fields):
+    """A slice in which devices consume from a set beside them."""
+    totals = {f"c{index}": 1 for index in range(counters)}
+    consumes = (CounterConsumption(counter_set="set", counters=totals),)
+    return Slice(
+        devices=many(devices, **{"consumes": consumes, **fields}).devices,
+        counter_sets=(CounterSet(name="set", counters=totals),),
+    )
+
+
+@pytest.mark.parametrize("part", [together(128, 8), together(32, 32), together(128, 1, taints=(TAINT,)), many(128)])
+def test_what_kubernetes_1_34_allows_passes(part):
+    validate([part], Layout.TOGETHER)
+
+
+@pytest.mark.parametrize(
+    ("slices", "problem"),
+    [
+        ([together(129)], "129 devices, at most 128"),
+        ([together(33, 32)], "1056 references to counters, at most 1024"),
+        ([together(1, 33)], "33 counters, at most 32"),
+        ([SET, many(1, consumes=CONSUMES)], "counter set set, which is not in its slice"),
+        (one(taints=tuple(Taint(key=f"d/k{i}", effect="NoSchedule") for i in range(5))), "5 taints, at most 4"),
+        (one(taints=(Taint(key="d/k", effect="None"),)), "which Kubernetes 1.34 does not know"),
+    ],
+)
+def test_what_kubernetes_1_34_refuses_is_named(slices, problem):
+    with pytest.raises(InvalidPoolError) as caught:
+        validate(slices, Layout.TOGETHER)
+    assert any(problem in told for told in caught.value.problems), caught.value.problems
