@@ -94,7 +94,4 @@ def test_devices_find_their_counter_set_however_the_pool_mixes_gpus():
     slices = lay_out(Pool(name="n", groups=mixed), Layout.TOGETHER)
     found = [[device.name for device in part.devices] for part in slices]
     assert found == [["gpu-0-0", "gpu-0-1"], ["gpu-1-0", "gpu-1-1"]]
-        ["gpu-0-0", "gpu-0-1"],
-        ["gpu-1-0", "gpu-1-1"],
-    ]
     validate(slices, Layout.TOGETHER)
