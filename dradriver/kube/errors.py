@@ -121,6 +121,9 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
 }
 
 
+_DENIALS = (" is forbidden: ", "denied request", " denied the request: ")
+
+
 def from_status(status: int, document: Mapping[str, Any], *, target: str, retry_after: float | None = None) -> ApiError:
     """Choose the exception for an HTTP status and the Status object that came with it.
 
@@ -155,7 +158,8 @@ def wait_seconds(value: Any) -> float | None:
 def _class_for(status: int, *, reason: str, message: str) -> type[ApiError]:
     if status == 409 and reason == "AlreadyExists":  # noqa: PLR2004 - HTTP's own numbers, as in the table
         return AlreadyExistsError
-    # A ValidatingAdmissionPolicy denies with 422 and reason Invalid unless its author chose another (seen on 1.37).
-    if status == 422 and (" is forbidden: " in message or "denied request" in message):  # noqa: PLR2004
+    # A ValidatingAdmissionPolicy denies with 422 and reason Invalid unless its author chose another (seen on 1.37);
+    # a webhook with any status that it likes.
+    if status in {400, 422} and any(words in message for words in _DENIALS):
         return ForbiddenError
     return _BY_STATUS.get(status, ServerError if status >= 500 else ApiError)  # noqa: PLR2004

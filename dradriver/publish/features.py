@@ -3,14 +3,29 @@
 An API server whose feature gate is off takes a slice and silently leaves the fields out (201, no warning). Partitions
 without their counters would look independent of each other and of the whole GPU, and be handed out twice. So this is
 asked before anything is offered.
+
+One sample with everything in it goes out first, then poorer ones. The first that is not refused answers all questions
+at once, because each server refuses what it knows and does not allow, and drops what it does not know:
+
+    counters in another slice   kept from 1.35 on, refused by 1.34
+    counters in the same slice  kept by 1.34, refused from 1.35 on
+    taint effect None           kept from 1.35 on, refused by 1.34
+    any of them, gate off       dropped
 """
 
+import itertools
 from dataclasses import dataclass
+from typing import Final
 
 from dradriver.kube import RESOURCE_SLICES, Client, InvalidError, Object
 from dradriver.publish.names import slice_name
 from dradriver.publish.plan import Identity
-from dradriver.resource import CounterConsumption, CounterSet, Device, Slice, Taint, slice_spec
+from dradriver.resource import CounterConsumption, CounterSet, Device, Layout, Slice, Taint, slice_spec
+
+_EFFECTS: Final = (("NoSchedule", "None"), ("NoSchedule",), ())
+"""Effects of the sample's taints, richest first."""
+
+_SET: Final = CounterSet(name="probe", counters={"probe": 1})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,16 +33,23 @@ class Features:
     """What a slice may contain.
 
     Attributes:
-        partitionable: counter sets in slices of their own, and devices that consume them (1.35 and newer).
+        layout: where counter sets have to lie; None if counters are dropped, so that no partitions may be offered.
         taints: device taints.
+        informational_taints: taints of effect None, which nobody acts upon (1.35 and newer).
     """
 
-    partitionable: bool
+    layout: Layout | None
     taints: bool
+    informational_taints: bool
+
+    @property
+    def partitionable(self) -> bool:
+        """Whether devices may share counters, in whichever layout."""
+        return self.layout is not None
 
 
 def probe_features(client: Client, driver: str, node: str) -> Features:
-    """Ask with three dry runs; nothing is stored.
+    """Ask with dry runs, at most seven and mostly two; nothing is stored.
 
     Own node and driver name are used, because the admission policy that guards slices applies to dry runs too.
 
@@ -35,14 +57,16 @@ def probe_features(client: Client, driver: str, node: str) -> Features:
         KubeError: no clear answer, among them ForbiddenError when RBAC or a policy denies.
     """
     identity = Identity(driver=driver, node_name=node, pool_name=node)
-    consumer = Device(name="probe", consumes=(CounterConsumption(counter_set="probe", counters={"probe": 1}),))
-    tainted = Device(name="probe", taints=(Taint(key=f"{driver}/probe", effect="NoSchedule"),))
-    counters = Slice(counter_sets=(CounterSet(name="probe", counters={"probe": 1}),))
-    return Features(
-        partitionable=_is_kept(client, identity, counters, "sharedCounters")
-        and _is_kept(client, identity, Slice(devices=(consumer,)), "consumesCounters"),
-        taints=_is_kept(client, identity, Slice(devices=(tainted,)), "taints"),
-    )
+    for effects, layout in itertools.product(_EFFECTS, (Layout.APART, Layout.TOGETHER)):
+        stored = _stored(client, identity, _sample(driver, layout, effects))
+        if stored is not None:
+            kept = _effects(stored)
+            return Features(
+                layout=layout if _keeps_counters(client, identity, stored, layout) else None,
+                taints="NoSchedule" in kept,
+                informational_taints="None" in kept,
+            )
+    return Features(layout=None, taints=False, informational_taints=False)
 
 
 def dropped_fields(sent: Object, stored: Object) -> frozenset[str]:
@@ -57,19 +81,41 @@ def _fields(spec: Object) -> frozenset[str]:
     return frozenset(of_devices | ({"sharedCounters"} if spec.get("sharedCounters") else set()))
 
 
-def _is_kept(client: Client, identity: Identity, content: Slice, field: str) -> bool:
+def _effects(spec: Object) -> frozenset[str]:
+    return frozenset(taint["effect"] for device in spec.get("devices") or () for taint in device.get("taints") or ())
+
+
+def _sample(driver: str, layout: Layout, effects: tuple[str, ...]) -> Slice:
+    consumer = Device(
+        name="probe",
+        consumes=(CounterConsumption(counter_set=_SET.name, counters=_SET.counters),),
+        taints=tuple(Taint(key=f"{driver}/probe", effect=effect) for effect in effects),
+    )
+    return Slice(devices=(consumer,), counter_sets=(_SET,) if layout is Layout.TOGETHER else ())
+
+
+def _keeps_counters(client: Client, identity: Identity, stored: Object, layout: Layout) -> bool:
+    fields = _fields(stored)
+    if "consumesCounters" not in fields or layout is Layout.TOGETHER:
+        return {"consumesCounters", "sharedCounters"} <= fields
+    counters = _stored(client, identity, Slice(counter_sets=(_SET,)))
+    return counters is not None and "sharedCounters" in _fields(counters)
+
+
+def _stored(client: Client, identity: Identity, content: Slice) -> Object | None:
+    """The spec that the server would store; None if it refuses it."""
     pool = {"name": identity.pool_name, "generation": 1, "resourceSliceCount": 1}
     spec = slice_spec(content, driver=identity.driver, node_name=identity.node_name, pool=pool)
-    name = slice_name(99999, driver=identity.driver, node_name=identity.node_name)
     body = {
         "apiVersion": RESOURCE_SLICES.api_version,
         "kind": RESOURCE_SLICES.kind,
-        "metadata": {"name": name},
+        "metadata": {"name": slice_name(99999, driver=identity.driver, node_name=identity.node_name)},
         "spec": spec,
     }
     try:
-        stored = client.create(RESOURCE_SLICES, body, dry_run=True)
+        answer = client.create(RESOURCE_SLICES, body, dry_run=True)
     except InvalidError:
-        # 400: a server that does not know the field; 422: one that wants the layout of 1.34.
-        return False
-    return field not in dropped_fields(spec, stored.get("spec") or {})
+        # 400: a server that does not know a field; 422: one that does not allow it.
+        return None
+    stored: Object = answer.get("spec") or {}
+    return stored

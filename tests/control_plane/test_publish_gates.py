@@ -46,7 +46,7 @@ def offer(admin, poor):
 
 
 def test_what_is_missing_is_found_out_before(offer, admin):
-    assert probe_features(admin, DRIVER, offer.node) == Features(partitionable=False, taints=False)
+    assert probe_features(admin, DRIVER, offer.node) == Features(layout=None, taints=False, informational_taints=False)
     assert offer.names() == []
 
 

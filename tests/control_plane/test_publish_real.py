@@ -9,7 +9,7 @@ from doubles.publishing import DRIVER, PATIENCE, until
 
 from dradriver.kube import NODES, RESOURCE_SLICES, Store, version_of
 from dradriver.publish import Features, Phase, probe_features, slice_name
-from dradriver.resource import CounterConsumption, CounterSet, Device, Slice, Version, same_content, slice_spec
+from dradriver.resource import CounterConsumption, CounterSet, Device, Layout, Slice, Version, same_content, slice_spec
 
 pytestmark = pytest.mark.control_plane
 
@@ -245,7 +245,9 @@ def test_a_pool_without_devices_is_one_empty_slice(offer):
 
 
 def test_features_are_found_without_a_trace(offer, admin):
-    assert probe_features(admin, DRIVER, offer.node) == Features(partitionable=True, taints=True)
+    assert probe_features(admin, DRIVER, offer.node) == Features(
+        layout=Layout.APART, taints=True, informational_taints=True
+    )
     assert offer.names() == []
 
 

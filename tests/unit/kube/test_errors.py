@@ -21,6 +21,8 @@ POLICY = (
         (418, "", "no", errors.ApiError),
         (422, "Invalid", "spec.devices: Too many: 65", errors.InvalidError),
         (422, "Invalid", POLICY, errors.ForbiddenError),
+        (422, "Invalid", 'admission webhook "w.example.com" denied the request: no', errors.ForbiddenError),
+        (400, "", 'admission webhook "w.example.com" denied the request: no', errors.ForbiddenError),
         (429, "TooManyRequests", "no", errors.TooManyRequestsError),
         (500, "InternalError", "no", errors.ServerError),
         (504, "Timeout", "no", errors.ServerError),

@@ -1,9 +1,14 @@
 import pytest
-from doubles.apiserver import Fault
+from doubles.apiserver import Fault, Refusal
 from doubles.pools import DRIVER, NODE
+from doubles.versions import Kubernetes
 
 from dradriver.kube import ForbiddenError, ServerError
 from dradriver.publish import Features, probe_features
+from dradriver.resource import Layout
+
+ALL = Features(layout=Layout.APART, taints=True, informational_taints=True)
+NOTHING = Features(layout=None, taints=False, informational_taints=False)
 
 
 def strip(*fields):
@@ -17,47 +22,100 @@ def strip(*fields):
 
 
 @pytest.mark.parametrize(
-    ("dropped", "expected"),
+    ("kubernetes", "expected", "requests"),
     [
-        ((), Features(partitionable=True, taints=True)),
-        (("taints",), Features(partitionable=True, taints=False)),
-        (("sharedCounters",), Features(partitionable=False, taints=True)),
-        (("consumesCounters",), Features(partitionable=False, taints=True)),
-        (("taints", "consumesCounters", "sharedCounters"), Features(partitionable=False, taints=False)),
+        (Kubernetes(minor=37), ALL, 2),
+        (Kubernetes(minor=36), ALL, 2),
+        (Kubernetes(minor=35, partitions=False, taints=False), NOTHING, 1),
+        (
+            Kubernetes(minor=35, taints=False),
+            Features(layout=Layout.APART, taints=False, informational_taints=False),
+            2,
+        ),
+        (Kubernetes(minor=35, partitions=False), Features(layout=None, taints=True, informational_taints=True), 1),
+        (Kubernetes(minor=34, partitions=False, taints=False), NOTHING, 1),
+        (Kubernetes(minor=34), Features(layout=Layout.TOGETHER, taints=True, informational_taints=False), 4),
+        (
+            Kubernetes(minor=34, taints=False),
+            Features(layout=Layout.TOGETHER, taints=False, informational_taints=False),
+            2,
+        ),
+        (Kubernetes(minor=34, partitions=False), Features(layout=None, taints=True, informational_taints=False), 3),
     ],
 )
-def test_what_is_dropped_is_missed(client, server, dropped, expected):
-    server.strip = strip(*dropped)
+def test_each_version_and_gate_is_told_apart(client, server, kubernetes, expected, requests):
+    server.strip = kubernetes
     assert probe_features(client, DRIVER, NODE) == expected
+    assert len(server.requests) == requests
     assert server.writes == []
     assert server.names("resourceslices") == []
 
 
+@pytest.mark.parametrize(
+    ("dropped", "layout"), [("sharedCounters", None), ("consumesCounters", None), ("capacity", Layout.APART)]
+)
+def test_half_of_the_counters_is_none(client, server, dropped, layout):
+    server.strip = strip(dropped)
+    assert probe_features(client, DRIVER, NODE) == Features(layout=layout, taints=True, informational_taints=True)
+
+
+def test_half_of_the_counters_is_none_in_one_slice_either(client, server):
+    def change(item):
+        Kubernetes(minor=34)(item)
+        item["spec"].pop("sharedCounters", None)
+
+    server.strip = change
+    assert probe_features(client, DRIVER, NODE).layout is None
+
+
+@pytest.mark.parametrize("layout", [Layout.APART, None])
+def test_partitions_need_a_layout(layout):
+    assert Features(layout=layout, taints=True, informational_taints=True).partitionable == (layout is not None)
+
+
 @pytest.mark.parametrize("status", [400, 422])
-def test_a_server_that_refuses_the_field_does_not_have_it(client, server, status):
+def test_a_server_that_refuses_a_field_does_not_have_it(client, server, status):
     server.fail(
         Fault(status=status, reason="Invalid", message='strict decoding error: unknown field "spec.devices[0].taints"'),
         when=lambda request: "taints" in str(request.body),
+        times=float("inf"),
     )
-    assert probe_features(client, DRIVER, NODE) == Features(partitionable=True, taints=False)
+    expected = Features(layout=Layout.APART, taints=False, informational_taints=False)
+    assert probe_features(client, DRIVER, NODE) == expected
 
 
-def test_a_denial_is_no_answer(client, server):
-    message = 'resourceslices.resource.k8s.io "x" is forbidden: policy denied request: not the node of the token'
+def test_a_server_that_refuses_everything_has_nothing_and_is_asked_no_further(client, server):
+    def refuse(_item):
+        raise Refusal(422, "Invalid", "spec.pool.name: Invalid value")
+
+    server.strip = refuse
+    assert probe_features(client, DRIVER, NODE) == NOTHING
+    assert len(server.requests) == 6
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'resourceslices.resource.k8s.io "x" is forbidden: policy denied request: not the node of the token',
+        'admission webhook "slices.example.com" denied the request: no',
+    ],
+)
+def test_a_denial_is_no_answer(client, server, message):
     server.fail(Fault(status=422, reason="Invalid", message=message))
-    with pytest.raises(ForbiddenError, match="not the node of the token"):
+    with pytest.raises(ForbiddenError, match=message[-8:]):
         probe_features(client, DRIVER, NODE)
 
 
-def test_a_failing_server_is_no_answer(client, server):
-    server.fail(Fault(status=500))
+@pytest.mark.parametrize("number", range(2))
+def test_a_failing_server_is_no_answer(client, server, number):
+    server.fail(Fault(status=500), when=lambda _request: len(server.requests) > number)
     with pytest.raises(ServerError):
         probe_features(client, DRIVER, NODE)
 
 
 def test_probes_carry_own_node_and_driver(client, server):
     probe_features(client, DRIVER, NODE)
-    assert server.count(lambda request: request.method == "POST") == 3
+    assert server.count(lambda request: request.method == "POST") == 2
     for request in server.requests:
         assert request.query["dryRun"] == "All"
         assert request.query["fieldValidation"] == "Strict"
