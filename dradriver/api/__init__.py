@@ -62,6 +62,17 @@ class Attribute:
     NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
 
 
+class TaintKey:
+    """Keys of device taints: NVIDIA's where it has one, else in our own domain."""
+
+    GPU_LOST: Final = "gpu.nvidia.com/gpu-lost"
+    """The GPU does not answer, or is not there any more."""
+    NOT_OFFERED: Final = "dradriver.dev/not-offered"
+    """The node's configuration does not offer this device any more; a claim holds it."""
+    FOREIGN_INSTANCE: Final = "dradriver.dev/foreign-mig-instance"
+    """A MIG instance that this driver has not made lies where the device would be."""
+
+
 class Capacity:
     """Names of device capacities; a counter has the same name in kebab case."""
 

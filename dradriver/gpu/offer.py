@@ -1,85 +1,117 @@
 """From GPUs to the devices of the node's pool: a pure function, the only one that decides what is offered."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from dradriver import api
-from dradriver.gpu import counters, names
-from dradriver.gpu.model import Gpu, MigInstance, MigProfile, Placement
-from dradriver.gpu.policy import GpuRule, OfferPolicy
-from dradriver.gpu.profiles import MigOffer, ProfileChoice
+from dradriver.gpu import attributes, counters, names
+from dradriver.gpu.devices import OfferedDevice, Place, left_over_devices, place_of, wanted_devices
+from dradriver.gpu.model import Gpu
+from dradriver.gpu.policy import Detail, GpuRule, OfferPolicy
+from dradriver.gpu.profiles import MigOffer
 from dradriver.resource import (
-    AttributeValue,
     CounterConsumption,
     CounterSet,
     Device,
     DeviceGroup,
+    InvalidPoolError,
+    Layout,
     Pool,
-    Version,
-    limits,
+    Taint,
+    lay_out,
+    validate,
 )
-
-_MIB = 1 << 20
-
-_CAPACITIES = {
-    api.Capacity.MULTIPROCESSORS: "multiprocessors",
-    api.Capacity.COPY_ENGINES: "copy-engines",
-    api.Capacity.DECODERS: "decoders",
-    api.Capacity.ENCODERS: "encoders",
-    api.Capacity.JPEG_ENGINES: "jpeg-engines",
-    api.Capacity.OFA_ENGINES: "ofa-engines",
-}
-"""Capacity name to the counter of the same quantity."""
-
-_OPTIONAL = (api.Attribute.ADDRESSING_MODE, api.Attribute.NUMA_NODE, api.Attribute.PCIE_ROOT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedDevice:
-    """What a device name stands for.
+class Situation:
+    """What holds on the node and in the cluster at this moment, beside what the node has.
 
-    A whole GPU has neither profile nor instance. A partition has a profile and a placement, and an
-    instance where it exists already and is not ours to make.
+    Attributes:
+        held: names of devices that claims hold, and the UUID of the MIG instance behind each, "" where there is none
+            or it is not known. These stay published whatever is wanted: without them the scheduler would give their
+            memory to somebody else.
+        ours: where this driver has made MIG instances for claims, or is about to.
+        absent: UUIDs of GPUs that do not answer.
+        layout: where the API server wants counter sets; None where it keeps none, so that partitions which share a
+            GPU with anything else cannot be offered.
+        taints: the API server keeps taints; otherwise a device that would have one is withheld, unless it is held.
     """
 
-    name: str
-    gpu: Gpu
-    profile: MigProfile | None = None
-    placement: Placement | None = None
-    instance: MigInstance | None = None
+    held: Mapping[str, str] = field(default_factory=dict)
+    ours: frozenset[Place] = frozenset()
+    absent: frozenset[str] = frozenset()
+    layout: Layout | None = Layout.APART
+    taints: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """The pool to publish, and what its device names stand for."""
+    """The pool to publish, and what its device names stand for.
+
+    Attributes:
+        pool: what is published.
+        devices: by name; also those that are withheld from the pool for the moment.
+        dynamic: UUIDs of the GPUs on which partitions are made when claims are prepared.
+        refused: UUIDs of GPUs that are left out because the API server would refuse them, and why.
+    """
 
     pool: Pool
     devices: Mapping[str, OfferedDevice]
+    dynamic: frozenset[str] = frozenset()
+    refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def make_offer(gpus: Iterable[Gpu], *, pool: str, policy: OfferPolicy, numbers: Mapping[str, int]) -> Offer:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """One GPU's part of the offer, before it is put in order."""
+
+    gpu: Gpu
+    rule: GpuRule
+    wanted: tuple[OfferedDevice, ...]
+    left_over: tuple[OfferedDevice, ...]
+    counter_set: CounterSet | None
+    engines: tuple[str, ...]
+
+    @property
+    def devices(self) -> tuple[OfferedDevice, ...]:
+        """In no order that matters, the whole GPU last."""
+        return tuple(sorted((*self.wanted, *self.left_over), key=lambda device: device.profile is None))
+
+
+def make_offer(
+    gpus: Iterable[Gpu],
+    *,
+    pool: str,
+    policy: OfferPolicy,
+    numbers: Mapping[str, int],
+    situation: Situation = Situation(),
+) -> Offer:
     """Decide which devices a node offers, in the order in which the scheduler shall try them.
 
-    GPUs come in the order of their PCI bus ids, and on each GPU small partitions before large ones and
-    the whole GPU last, so that a request that names no size takes the smallest device that fits.
-
     Args:
-        gpus: what the node has.
+        gpus: what the node has, and what it had and claims still hold.
         pool: name of the pool.
         policy: what the administrator wants.
         numbers: UUID to the number in device names, of every GPU.
+        situation: what else is to be heeded.
     """
     ordered = sorted(gpus, key=_by_bus)
-    rules = [policy.rule(gpu, index) for index, gpu in enumerate(ordered)]
-    offered = [_devices_of(gpu, numbers[gpu.uuid], rule) for gpu, rule in zip(ordered, rules, strict=True)]
-    uniform = _uniform_optionals(device for devices in offered for device in devices)
-    groups = tuple(
-        _group(devices, numbers, rule.mig, uniform) for devices, rule in zip(offered, rules, strict=True) if devices
-    )
+    shares = [_share(gpu, numbers[gpu.uuid], policy.rule(gpu, index), situation) for index, gpu in enumerate(ordered)]
+    uniform = attributes.uniform_optionals(device for share in shares for device in share.devices)
+    described = [_described(share, policy.detail, uniform, situation) for share in shares]
+    problems = {
+        share.gpu.uuid: found
+        for share, devices in zip(shares, described, strict=True)
+        if (found := _problems(share, devices, situation.layout))
+    }
+    sound = [share for share in shares if share.gpu.uuid not in problems]
+    published = {device.name: device for devices in described for device in devices}
     return Offer(
-        pool=Pool(name=pool, groups=groups),
-        devices={device.name: device for devices in offered for device in devices},
+        pool=Pool(name=pool, groups=tuple(_groups(sound, published))),
+        devices={device.name: device for share in shares for device in share.devices},
+        dynamic=frozenset(share.gpu.uuid for share in shares if share.rule.mig is MigOffer.DYNAMIC),
+        refused=problems,
     )
 
 
@@ -87,173 +119,110 @@ def _by_bus(gpu: Gpu) -> tuple[str, str]:
     return gpu.pci_bus_id, gpu.uuid
 
 
-def _devices_of(gpu: Gpu, number: int, rule: GpuRule) -> list[OfferedDevice]:
-    whole = OfferedDevice(name=names.gpu_name(number), gpu=gpu)
-    if rule.mig is MigOffer.DYNAMIC and not gpu.vgpu_guest:
-        return _dynamic(gpu, number, rule.profiles, whole)
-    if not gpu.mig_enabled:
-        return [whole]
-    return _existing(gpu, number) if rule.mig is not MigOffer.OFF else []
+def _groups(shares: Iterable[_Share], published: Mapping[str, Device]) -> Iterable[DeviceGroup]:
+    for share in shares:
+        devices = tuple(published[device.name] for device in share.devices if device.name in published)
+        if devices:
+            yield DeviceGroup(devices=devices, counter_sets=_sets(share))
 
 
-def _dynamic(gpu: Gpu, number: int, profiles: ProfileChoice, whole: OfferedDevice) -> list[OfferedDevice]:
-    """Offer partitions where MIG mode is on or can be switched without a reset, the whole GPU where it can be off."""
-    partitions = [
-        OfferedDevice(
-            name=names.partition_name(number, profile, placement), gpu=gpu, profile=profile, placement=placement
-        )
-        for profile in profiles.select(gpu)
-        for placement in profile.placements
-        if gpu.mig_enabled or not gpu.mig_needs_reset
-    ]
-    return partitions if gpu.mig_enabled and gpu.mig_needs_reset else [*partitions, whole]
+def _sets(share: _Share) -> tuple[CounterSet, ...]:
+    return () if share.counter_set is None else (share.counter_set,)
 
 
-def _existing(gpu: Gpu, number: int) -> list[OfferedDevice]:
-    found = [
-        (profile, instance)
-        for instance in gpu.instances
-        if (profile := gpu.profile(instance.profile_id)) is not None and is_whole(instance, profile)
-    ]
-    return [
-        OfferedDevice(
-            name=names.partition_name(number, profile, instance.placement),
-            gpu=gpu,
-            profile=profile,
-            placement=instance.placement,
-            instance=instance,
-        )
-        for profile, instance in sorted(found, key=lambda pair: (pair[1].placement.size, pair[1].placement.start))
-    ]
+# --- one GPU --------------------------------------------------------------------------------------
 
 
-def is_whole(instance: MigInstance, profile: MigProfile) -> bool:
-    """Tell whether one compute instance takes all of a GPU instance; only such ones are what their profile says."""
-    return instance.uuid is not None and instance.compute_slices in (None, profile.compute_slices)
-
-
-def _group(
-    devices: Sequence[OfferedDevice], numbers: Mapping[str, int], mig: MigOffer, uniform: Mapping[str, frozenset[str]]
-) -> DeviceGroup:
-    gpu = devices[0].gpu
-    offered = list(dict.fromkeys(device.profile for device in devices if device.profile is not None))
-    if mig is not MigOffer.DYNAMIC or not offered:
-        return DeviceGroup(devices=tuple(_device(device, uniform, consumes=()) for device in devices))
+def _share(gpu: Gpu, number: int, rule: GpuRule, situation: Situation) -> _Share:
+    if situation.layout is None and rule.mig is MigOffer.DYNAMIC:
+        rule = replace(rule, mig=MigOffer.STATIC)
+    wanted = wanted_devices(gpu, number, rule, ours=situation.ours)
+    left_over = left_over_devices(gpu, number, situation.held, wanted)
+    if left_over and situation.layout is None:
+        # Without counters nothing else may be offered of a GPU that is partly taken.
+        wanted = []
+    profiles = list(dict.fromkeys(device.profile for device in [*wanted, *left_over] if device.profile is not None))
+    counted = bool(profiles and situation.layout is not None and (left_over or rule.mig is MigOffer.DYNAMIC))
     totals = counters.engine_totals(gpu.profiles)
-    engines = counters.binding_engines(offered, totals)
-    counter_set = CounterSet(
-        name=names.counter_set_name(numbers[gpu.uuid]), counters=counters.set_counters(offered, engines, totals)
-    )
-    return DeviceGroup(
-        devices=tuple(
-            _device(device, uniform, consumes=(_consumption(device, counter_set, engines),)) for device in devices
-        ),
-        counter_sets=(counter_set,),
+    engines = counters.binding_engines(profiles, totals) if counted else ()
+    return _Share(
+        gpu=gpu,
+        rule=rule,
+        wanted=tuple(wanted),
+        left_over=tuple(left_over),
+        counter_set=CounterSet(
+            name=names.counter_set_name(number), counters=counters.set_counters(profiles, engines, totals)
+        )
+        if counted
+        else None,
+        engines=engines,
     )
 
 
-def _consumption(device: OfferedDevice, counter_set: CounterSet, engines: Iterable[str]) -> CounterConsumption:
-    if device.profile is None or device.placement is None:
-        return CounterConsumption(counter_set=counter_set.name, counters=counter_set.counters)
-    return CounterConsumption(
-        counter_set=counter_set.name,
-        counters=counters.partition_counters(device.profile, device.placement, engines),
-    )
+def _described(
+    share: _Share, detail: Detail, uniform: Mapping[str, frozenset[str]], situation: Situation
+) -> list[Device]:
+    """Write the devices of one GPU as they are to be published; those withheld are left out."""
+    devices = [_device(device, share, detail, uniform, situation) for device in share.devices]
+    if situation.taints:
+        return devices
+    return [replace(device, taints=()) for device in devices if not device.taints or device.name in situation.held]
 
 
 def _device(
-    device: OfferedDevice, uniform: Mapping[str, frozenset[str]], *, consumes: tuple[CounterConsumption, ...]
+    device: OfferedDevice,
+    share: _Share,
+    detail: Detail,
+    uniform: Mapping[str, frozenset[str]],
+    situation: Situation,
 ) -> Device:
-    optional = {name: value for name, value in _optionals(device.gpu).items() if name in uniform[_type(device)]}
+    dynamic = share.rule.mig is MigOffer.DYNAMIC and any(one.profile for one in share.wanted)
+    optional = attributes.optional_attributes(device.gpu)
+    uniform_here = uniform[attributes.device_type(device)]
+    told = "" if share.rule.mig is MigOffer.DYNAMIC else situation.held.get(device.name, "")
+    every = attributes.attributes(device, uuid=told if device.profile else "")
+    capacity = attributes.capacity(device, partitionable=dynamic)
     return Device(
         name=device.name,
-        attributes=_attributes(device) | optional,
-        capacity=_capacity(device, partitionable=bool(consumes)),
-        consumes=consumes,
+        attributes=attributes.said(
+            detail, every | {name: value for name, value in optional.items() if name in uniform_here}
+        ),
+        capacity=capacity if detail is Detail.FULL else attributes.lean_capacity(capacity),
+        consumes=_consumption(device, share),
+        taints=tuple(_taints(device, share, situation)),
     )
 
 
-def _type(device: OfferedDevice) -> str:
-    return api.DeviceType.GPU if device.profile is None else api.DeviceType.MIG
+def _consumption(device: OfferedDevice, share: _Share) -> tuple[CounterConsumption, ...]:
+    if share.counter_set is None:
+        return ()
+    taken = share.counter_set.counters
+    if device.profile is not None and device.placement is not None:
+        taken = counters.partition_counters(device.profile, device.placement, share.engines)
+    return (CounterConsumption(counter_set=share.counter_set.name, counters=taken),)
 
 
-def _attributes(device: OfferedDevice) -> dict[str, AttributeValue]:
-    gpu, names_ = device.gpu, api.Attribute
-    major, minor = gpu.compute_capability
-    cuda_major, cuda_minor = gpu.cuda_driver_version
-    return _identity(device) | {
-        names_.PRODUCT_NAME: _cut(gpu.product_name),
-        names_.BRAND: _cut(gpu.brand),
-        names_.ARCHITECTURE: _cut(gpu.architecture),
-        names_.CUDA_COMPUTE_CAPABILITY: Version(f"{major}.{minor}.0"),
-        names_.DRIVER_VERSION: Version(semantic_version(gpu.driver_version)),
-        names_.CUDA_DRIVER_VERSION: Version(f"{cuda_major}.{cuda_minor}.0"),
-        names_.PCI_BUS_ID: gpu.pci_bus_id,
-    }
+def _taints(device: OfferedDevice, share: _Share, situation: Situation) -> Iterable[Taint]:
+    if share.gpu.uuid in situation.absent:
+        yield Taint(key=api.TaintKey.GPU_LOST, effect="NoSchedule")
+    if device in share.left_over:
+        yield Taint(key=api.TaintKey.NOT_OFFERED, effect="NoSchedule")
+    if share.rule.mig is MigOffer.DYNAMIC and _is_occupied(device, situation.ours):
+        yield Taint(key=api.TaintKey.FOREIGN_INSTANCE, effect="NoSchedule")
 
 
-def _identity(device: OfferedDevice) -> dict[str, AttributeValue]:
-    if device.profile is None:
-        return {api.Attribute.TYPE: api.DeviceType.GPU, api.Attribute.UUID: device.gpu.uuid}
-    identity: dict[str, AttributeValue] = {
-        api.Attribute.TYPE: api.DeviceType.MIG,
-        api.Attribute.PARENT_UUID: device.gpu.uuid,
-        api.Attribute.PROFILE: device.profile.name,
-    }
-    if device.instance is not None and device.instance.uuid is not None:
-        identity[api.Attribute.UUID] = device.instance.uuid
-    return identity
+def _is_occupied(device: OfferedDevice, ours: frozenset[Place]) -> bool:
+    """Tell whether an instance that is not ours lies where the device would be made."""
+    foreign = (one for one in device.gpu.instances if place_of(device.gpu, one) not in ours)
+    return any(device.placement is None or device.placement.overlaps(one.placement) for one in foreign)
 
 
-def _cut(text: str) -> str:
-    """Shorten a name to what an attribute may hold; NVML's may be longer."""
-    return text.encode()[: limits.VALUE_BYTES].decode(errors="ignore")
-
-
-def semantic_version(text: str) -> str:
-    """Turn a driver version into semver: `580.105.08` becomes `580.105.8`, `570.86` becomes `570.86.0`."""
-    numbers = [str(int(number)) for number in re.findall(r"\d+", text)[:3]]
-    return ".".join([*numbers, "0", "0", "0"][:3])
-
-
-def _optionals(gpu: Gpu) -> dict[str, AttributeValue]:
-    values = (gpu.addressing_mode, gpu.numa_node, gpu.pcie_root)
-    return {name: value for name, value in zip(_OPTIONAL, values, strict=True) if value is not None}
-
-
-def _uniform_optionals(devices: Iterable[OfferedDevice]) -> dict[str, frozenset[str]]:
-    """Find for each device type the optional attributes that all its devices have.
-
-    A selector that reads an attribute one device lacks aborts the allocation for the whole pod, even
-    where other devices would fit; so devices of a type all carry it, or none does.
-    """
-    uniform: dict[str, frozenset[str]] = {}
-    for device in devices:
-        present = frozenset(_optionals(device.gpu))
-        uniform[_type(device)] = uniform.get(_type(device), present) & present
-    return uniform
-
-
-def _capacity(device: OfferedDevice, *, partitionable: bool) -> dict[str, int]:
-    if device.profile is not None:
-        return _profile_capacity(device.profile) | _instance_capacity(device.instance)
-    if not partitionable:
-        # An unknown amount is published as zero: leaving the name out would abort every pod whose
-        # selector reads it, also on other nodes.
-        return {api.Capacity.MEMORY: device.gpu.memory_bytes or 0}
-    totals = counters.engine_totals(device.gpu.profiles)
-    memory = max(profile.memory_mib for profile in device.gpu.profiles) * _MIB
-    return {name: totals[counter] for name, counter in _CAPACITIES.items()} | {api.Capacity.MEMORY: memory}
-
-
-def _profile_capacity(profile: MigProfile) -> dict[str, int]:
-    engines = {name: counters.ENGINES[counter](profile) for name, counter in _CAPACITIES.items()}
-    return engines | {api.Capacity.MEMORY: profile.memory_mib * _MIB}
-
-
-def _instance_capacity(instance: MigInstance | None) -> dict[str, int]:
-    """Tell what is known of an existing instance only: its slices, and its real memory."""
-    if instance is None:
-        return {}
-    slices = {f"{api.Capacity.MEMORY_SLICE}{index}": 1 for index in instance.placement.slices}
-    return slices if instance.memory_mib is None else slices | {api.Capacity.MEMORY: instance.memory_mib * _MIB}
+def _problems(share: _Share, devices: Sequence[Device], layout: Layout | None) -> tuple[str, ...]:
+    """Say why the API server would refuse a GPU, so that one does not hide the others."""
+    form = layout or Layout.APART
+    group = DeviceGroup(devices=tuple(devices), counter_sets=_sets(share))
+    try:
+        validate(lay_out(Pool(name="", groups=(group,)), form), form)
+    except InvalidPoolError as error:
+        return error.problems
+    return ()

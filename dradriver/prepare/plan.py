@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dradriver import api
+from dradriver.gpu.devices import OfferedDevice
 from dradriver.gpu.model import Placement
-from dradriver.gpu.offer import Offer, OfferedDevice
+from dradriver.gpu.offer import Offer
 from dradriver.kubelet import ClaimReference
 from dradriver.prepare.claim import AllocatedClaim, OpaqueConfig, Result
 from dradriver.prepare.errors import PlanError

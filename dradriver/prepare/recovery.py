@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from dradriver import api
+from dradriver.gpu.devices import OfferedDevice
 from dradriver.gpu.model import MigInstance
-from dradriver.gpu.offer import OfferedDevice
 from dradriver.prepare.errors import HardwareError, RecordError
 from dradriver.prepare.node import Node
 from dradriver.prepare.plan import Plan, PlannedDevice

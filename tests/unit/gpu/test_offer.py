@@ -1,3 +1,4 @@
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -5,12 +6,14 @@ from doubles.machines import gpus
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dradriver.gpu.attributes import semantic_version
+from dradriver.gpu.devices import Place
 from dradriver.gpu.model import MigInstance, Placement
 from dradriver.gpu.names import number_gpus
-from dradriver.gpu.offer import make_offer, semantic_version
-from dradriver.gpu.policy import GpuRule, OfferPolicy
+from dradriver.gpu.offer import Situation, make_offer
+from dradriver.gpu.policy import Detail, GpuRule, OfferPolicy
 from dradriver.gpu.profiles import MigOffer, parse_choice
-from dradriver.resource import Version, lay_out, validate
+from dradriver.resource import Layout, Taint, Version, lay_out, validate
 
 MIG_ATTRIBUTES = {
     "type",
@@ -211,3 +214,169 @@ def test_every_machine_gives_valid_slices(machine, mig, profiles):
 @given(st.permutations(gpus("4xh100-80gb")))
 def test_the_order_in_which_nvml_lists_gpus_does_not_matter(shuffled):
     assert offer(shuffled) == offer(gpus("4xh100-80gb"))
+
+
+# --- devices that claims hold ---------------------------------------------------------------------
+
+HELD = "gpu-0-mig-3g40gb-9-4"
+UNWANTED = Taint(key="dradriver.dev/not-offered", effect="NoSchedule")
+
+
+def situated(found, *, mig="dynamic", profiles="standard", **situation):
+    found = tuple(found)
+    policy = OfferPolicy(default=GpuRule(mig=MigOffer(mig), profiles=parse_choice(profiles)))
+    numbers = number_gpus(found, {})
+    return make_offer(found, pool="node-a", policy=policy, numbers=numbers, situation=Situation(**situation))
+
+
+def by_name(made):
+    return {device.name: device for device in devices(made)}
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_what_a_claim_holds_stays_published_when_nobody_wants_it_any_more(layout):
+    made = situated(gpus("1xh100-80gb"), mig="static", held={HELD: "MIG-1"}, layout=layout)
+    found = by_name(made)
+    assert list(found) == [HELD, "gpu-0"]
+    assert found[HELD].taints == (UNWANTED,)
+    assert found[HELD].attributes["uuid"] == "MIG-1"
+    assert found["gpu-0"].taints == ()
+    validate(lay_out(made.pool, layout), layout)
+
+
+def test_the_whole_gpu_does_not_fit_beside_a_partition_that_is_held():
+    made = situated(gpus("1xh100-80gb"), mig="static", held={HELD: ""})
+    (counter_set,) = made.pool.groups[0].counter_sets
+    for device in devices(made):
+        assert device.consumes[0].counter_set == counter_set.name
+    together = [
+        sum(device.consumes[0].counters.get(name, 0) for device in devices(made)) for name in counter_set.counters
+    ]
+    assert max(together) > 1
+
+
+def test_a_profile_that_left_the_list_stays_for_its_claim_only():
+    made = situated(gpus("2xh100-80gb"), profiles="1g.10gb", held={HELD: ""})
+    of_first = [device for device in devices(made) if device.name.startswith("gpu-0")]
+    assert {device.name for device in of_first if device.taints} == {HELD}
+    assert not any("3g40gb" in device.name for device in devices(made) if device.name.startswith("gpu-1"))
+    assert made.devices[HELD].is_made_here
+
+
+def test_what_is_offered_anyway_gets_no_taint_for_being_held():
+    assert situated(gpus("1xh100-80gb"), held={HELD: ""}) == situated(gpus("1xh100-80gb"))
+
+
+def test_a_server_without_counters_is_offered_the_held_partition_alone():
+    made = situated(gpus("2xh100-80gb"), held={HELD: ""}, layout=None)
+    assert names(made) == [HELD, "gpu-1"]
+    assert all(not device.consumes for device in devices(made))
+    assert not any(group.counter_sets for group in made.pool.groups)
+
+
+def test_nobody_else_is_offered_an_instance_that_was_made_for_a_claim():
+    gpu = gpus("1xh100-80gb", mig="on")[0]
+    profile = gpu.profile(19)
+    ours, others = (
+        MigInstance(
+            gpu_instance_id=start + 7,
+            compute_instance_id=0,
+            uuid=f"MIG-{start}",
+            profile_id=19,
+            placement=Placement(start=start, size=1),
+        )
+        for start in (0, 3)
+    )
+    gpu = replace(gpu, instances=(ours, others))
+    place = Place(gpu_uuid=gpu.uuid, profile_id=19, placement=ours.placement)
+    made = situated([gpu], mig="static", held={"gpu-0-mig-1g10gb-19-0": "MIG-0"}, ours=frozenset({place}))
+    found = by_name(made)
+    assert found["gpu-0-mig-1g10gb-19-0"].taints == (UNWANTED,)
+    assert found["gpu-0-mig-1g10gb-19-3"].taints == ()
+    assert profile is not None
+    assert {device.attributes["uuid"] for device in devices(made)} == {"MIG-0", "MIG-3"}
+
+
+# --- taints ---------------------------------------------------------------------------------------
+
+
+def test_a_gpu_that_does_not_answer_is_tainted_and_no_other():
+    found = gpus("2xh100-80gb")
+    made = situated(found, absent=frozenset({found[1].uuid}))
+    lost = {
+        device.name
+        for device in devices(made)
+        if device.taints == (Taint(key="gpu.nvidia.com/gpu-lost", effect="NoSchedule"),)
+    }
+    assert lost == {name for name in names(made) if name.startswith("gpu-1")}
+    assert all(not device.taints for device in devices(made) if device.name.startswith("gpu-0"))
+
+
+def with_foreign_instance(start):
+    gpu = gpus("1xh100-80gb", mig="on")[0]
+    foreign = MigInstance(
+        gpu_instance_id=9,
+        compute_instance_id=0,
+        uuid="MIG-x",
+        profile_id=14,
+        placement=Placement(start=start, size=2),
+    )
+    return replace(gpu, instances=(foreign,))
+
+
+def test_places_that_an_instance_of_others_covers_are_tainted():
+    made = situated([with_foreign_instance(2)])
+    tainted = {device.name for device in devices(made) if device.taints}
+    for device in devices(made):
+        offered = made.devices[device.name]
+        covers = offered.placement is None or offered.placement.overlaps(Placement(start=2, size=2))
+        assert (device.name in tainted) == covers
+    assert "gpu-0" in tainted
+
+
+def test_an_instance_of_ours_covers_nothing():
+    gpu = with_foreign_instance(2)
+    place = Place(gpu_uuid=gpu.uuid, profile_id=14, placement=Placement(start=2, size=2))
+    assert not any(device.taints for device in devices(situated([gpu], ours=frozenset({place}))))
+
+
+def test_a_server_without_taints_is_not_offered_what_would_have_one():
+    gpu = with_foreign_instance(2)
+    made = situated([gpu], taints=False, held={"gpu-0": ""})
+    assert all(not device.taints for device in devices(made))
+    published = set(names(made))
+    assert "gpu-0" in published, "it is held"
+    for name, offered in made.devices.items():
+        free = offered.placement is not None and not offered.placement.overlaps(Placement(start=2, size=2))
+        assert (name in published) == (free or name == "gpu-0")
+
+
+# --- one bad GPU ----------------------------------------------------------------------------------
+
+
+def test_a_gpu_that_the_api_server_would_refuse_hides_no_other():
+    first, second = gpus("2xh100-80gb")
+    odd = replace(first, architecture="x" * 64, driver_version="580", pci_bus_id="ü" * 65)
+    made = situated([odd, second])
+    assert set(made.refused) == {first.uuid}
+    assert any("pciBusID is longer than 64 bytes" in problem for problem in made.refused[first.uuid])
+    assert names(made)
+    assert all(name.startswith("gpu-1") for name in names(made))
+
+
+# --- detail ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mig", ["static", "dynamic"])
+def test_lean_devices_say_what_selectors_need(mig):
+    found = gpus("1xh100-80gb")
+    rule = GpuRule(mig=MigOffer(mig))
+    made = make_offer(
+        found, pool="n", policy=OfferPolicy(default=rule, detail=Detail.LEAN), numbers=number_gpus(found, {})
+    )
+    full = by_name(situated(found, mig=mig))
+    for device in devices(made):
+        identity = {"uuid"} if device.attributes["type"] == "gpu" else {"parentUUID", "profile"}
+        assert set(device.attributes) == {"type", "productName", "resource.kubernetes.io/pcieRoot"} | identity
+        assert device.capacity == {"memory": full[device.name].capacity["memory"]}
+        assert device.consumes == full[device.name].consumes
