@@ -6,6 +6,7 @@
     calls       how a call is made: translation, enumerations, raw lists, optional facts
     session     initialization, and when it is made anew
     cache       handles and unchanging facts of one session
+    events      what GPUs tell by themselves
     facts, names, sysfs, profiles, instances     what is read and changed
     access      Nvml, the whole of it for others
     opening     which library it talks to
@@ -14,8 +15,8 @@
 argument types, so a wrong Python type would reach the driver unchecked: `typings/pynvml.pyi` makes mypy check the calls
 that are used here.
 
-`Nvml` and `open_nvml` are loaded when first asked for: importing pynvml takes longer than all else here, and whoever
-only catches the errors should not wait for it.
+`Nvml`, `Events` and `open_nvml` are loaded when first asked for: importing pynvml takes longer than all else here, and
+whoever only catches the errors should not wait for it.
 """
 
 from typing import TYPE_CHECKING
@@ -39,17 +40,21 @@ from dradriver.nvml.errors import (
     Uninitialized,
     UnknownError,
 )
-from dradriver.nvml.records import Inventory, Process, UnreadableGpu
+from dradriver.nvml.records import Event, EventType, Inventory, Process, UnreadableGpu
 from dradriver.nvml.sysfs import pci_facts
 
 if TYPE_CHECKING:
     from dradriver.nvml.access import Nvml
+    from dradriver.nvml.events import Events
     from dradriver.nvml.opening import is_replaced, open_nvml
 
 __all__ = [
     "DriverMismatch",
     "DriverNotLoaded",
     "DriverUnavailable",
+    "Event",
+    "EventType",
+    "Events",
     "GpuLost",
     "InUse",
     "InsufficientResources",
@@ -75,9 +80,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in {"Nvml", "is_replaced", "open_nvml"}:
+    if name not in {"Events", "Nvml", "is_replaced", "open_nvml"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from dradriver.nvml import access, opening  # noqa: PLC0415 -- They import pynvml, see above.
+    from dradriver.nvml import access, events, opening  # noqa: PLC0415 -- They import pynvml, see above.
 
-    globals().update(Nvml=access.Nvml, is_replaced=opening.is_replaced, open_nvml=opening.open_nvml)
+    globals().update(
+        Events=events.Events, Nvml=access.Nvml, is_replaced=opening.is_replaced, open_nvml=opening.open_nvml
+    )
     return globals()[name]

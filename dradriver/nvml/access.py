@@ -11,7 +11,7 @@ import pynvml
 from dradriver.gpu.model import Gpu, MigInstance, MigMode, MigProfile, Placement
 from dradriver.nvml import instances as mig
 from dradriver.nvml.cache import Cache
-from dradriver.nvml.calls import Device, call
+from dradriver.nvml.calls import Device, call, instance_id
 from dradriver.nvml.errors import (
     INSUFFICIENT_SIZE,
     RESET_REQUIRED,
@@ -21,14 +21,14 @@ from dradriver.nvml.errors import (
     is_session_gone,
     translate,
 )
+from dradriver.nvml.events import Events
 from dradriver.nvml.facts import read_mig_mode, read_minor
 from dradriver.nvml.names import bus_order
-from dradriver.nvml.records import Inventory, Process, UnreadableGpu
+from dradriver.nvml.records import EventType, Inventory, Process, UnreadableGpu
 from dradriver.nvml.session import Session
 
 T = TypeVar("T")
 
-_NO_INSTANCE: Final = 0xFFFFFFFF
 _SIZE_ATTEMPTS: Final = 3
 
 
@@ -52,6 +52,7 @@ class Nvml:
 
     def __init__(self, *, sys_root: Path = Path("/sys"), clock: Callable[[], float] = time.monotonic) -> None:
         self._sys_root = sys_root
+        self._clock = clock
         self._unreadable: tuple[UnreadableGpu, ...] = ()
         self._session = Session(clock)
         self._cache = Cache(0, sys_root)
@@ -105,6 +106,10 @@ class Nvml:
     def processes(self, gpu_uuid: str) -> tuple[Process, ...]:
         """List the processes that compute on the GPU or on its partitions."""
         return self._on(gpu_uuid, lambda _, device: _processes(device))
+
+    def watch_events(self, types: EventType) -> Events:
+        """Watch all GPUs of the node for events of these types, from now on; see `Events`."""
+        return Events(self._session, self._cache_of, types, self._clock)
 
     # --- changing -----------------------------------------------------------------------------
 
@@ -280,8 +285,8 @@ def _processes(device: Device) -> tuple[Process, ...]:
     return tuple(
         Process(
             pid=process.pid,
-            gpu_instance_id=_instance_id(process.gpuInstanceId),
-            compute_instance_id=_instance_id(process.computeInstanceId),
+            gpu_instance_id=instance_id(process.gpuInstanceId),
+            compute_instance_id=instance_id(process.computeInstanceId),
         )
         for process in _raw_processes(device)
     )
@@ -297,10 +302,6 @@ def _raw_processes(device: Device) -> list[pynvml.nvmlFriendlyObject]:
             if error.code != INSUFFICIENT_SIZE:
                 raise
     return call(device.gpu, query, device.handle)
-
-
-def _instance_id(value: int) -> int | None:
-    return None if value == _NO_INSTANCE else value
 
 
 # --- MIG mode ---------------------------------------------------------------------------------

@@ -19,10 +19,14 @@ class Cache:
 
     Threads share it without a lock: entries are only added, each is one dict operation, and two threads that miss the
     same entry read the same thing twice.
+
+    Attributes:
+        drops: how often all handles were dropped: one that was given before is not good for sure any more.
     """
 
     generation: int
     sys_root: Path
+    drops: int = 0
     _devices: dict[int, Device] = field(default_factory=dict)
     _facts: dict[str, Facts] = field(default_factory=dict)
     _profiles: dict[str, tuple[bool, tuple[MigProfile, ...]]] = field(default_factory=dict)
@@ -50,6 +54,7 @@ class Cache:
     def forget_devices(self) -> None:
         """Drop handles and indices, which a switch of MIG mode may change; facts are kept by UUID."""
         self._devices.clear()
+        self.drops += 1
 
     def facts(self, device: Device) -> Facts:
         """Give what does not change; read at the first good answer."""

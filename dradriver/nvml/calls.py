@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 # NVML has 18 GPU instance profiles. The walk ends where NVML says so; this only bounds a library that never does.
 _ENUM_LIMIT: Final = 64
+_NO_INSTANCE: Final = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,11 @@ def read_instances(
     count = ctypes.c_uint(len(space))
     call(gpu, function, owner, profile_id, space, ctypes.byref(count))
     return [space[index] for index in range(count.value)]
+
+
+def instance_id(value: int) -> int | None:
+    """Give the id of an instance as NVML wrote it in a structure; None where it concerns the whole GPU."""
+    return None if value == _NO_INSTANCE else value
 
 
 def optional(read: Callable[[], T]) -> T | None:

@@ -1,6 +1,7 @@
 """What the NVML room hands out beside the data of `dradriver.gpu`."""
 
 from dataclasses import dataclass
+from enum import IntFlag
 
 from dradriver.gpu.model import Gpu
 from dradriver.nvml.errors import NvmlError
@@ -47,5 +48,49 @@ class Process:
     """
 
     pid: int
+    gpu_instance_id: int | None
+    compute_instance_id: int | None
+
+
+class EventType(IntFlag):
+    """What GPUs tell by themselves; values of nvmlEventType*. Which of them a GPU tells depends on it and the driver.
+
+    XID: an error, whose number is the event's data (999 where the driver does not know it).
+    MIG_CONFIG: somebody changed the GPU's MIG mode or instances.
+    RECOVERY_ACTION: another action than before has to be taken to bring the GPU back.
+    GPU_UNAVAILABLE: it cannot be used any more.
+    """
+
+    SINGLE_BIT_ECC = 0x1
+    DOUBLE_BIT_ECC = 0x2
+    PSTATE = 0x4
+    XID = 0x8
+    CLOCK = 0x10
+    POWER_SOURCE = 0x80
+    MIG_CONFIG = 0x100
+    SINGLE_BIT_ECC_STORM = 0x200
+    DRAM_RETIREMENT = 0x400
+    DRAM_RETIREMENT_FAILURE = 0x800
+    NON_FATAL_POISON = 0x1000
+    FATAL_POISON = 0x2000
+    GPU_UNAVAILABLE = 0x4000
+    RECOVERY_ACTION = 0x8000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What a GPU told by itself.
+
+    Attributes:
+        gpu_uuid: of the GPU, also where one of its partitions is concerned.
+        type: one type, maybe one that has no name here.
+        data: the Xid, for events of type XID; for others what the driver gives, mostly 0.
+        gpu_instance_id: None where it concerns the whole GPU, or the process lacks the privilege to know more.
+        compute_instance_id: likewise.
+    """
+
+    gpu_uuid: str
+    type: EventType
+    data: int
     gpu_instance_id: int | None
     compute_instance_id: int | None

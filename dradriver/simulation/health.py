@@ -25,6 +25,9 @@ POLL_SECONDS = 0.05
 SUPPORTED_EVENTS = 0xFF9F
 """Every event type but those of no meaning on servers (reserved bits)."""
 
+_ECC_EVENTS = 0xE03
+"""Errors and repair of memory with ECC."""
+
 
 # --- processes ------------------------------------------------------------------------------------
 
@@ -75,15 +78,24 @@ def _free_set(call: Call, handle: Any) -> None:
 
 
 @TABLE.add("nvmlDeviceGetSupportedEventTypes", takes=_GPU)
-def _supported_events(_call: Call, types: Any) -> None:
-    memory.put_ulonglong(types, SUPPORTED_EVENTS)
+def _supported_events(call: Call, types: Any) -> None:
+    memory.put_ulonglong(types, supported_events(call.gpu))
+
+
+def supported_events(gpu: Gpu) -> int:
+    """Event types that the GPU tells: those of MIG and ECC only where it has such.
+
+    Without MIG this is UNVERIFIED; that ECC events need ECC is NVML's documentation of nvmlDeviceRegisterEvents.
+    """
+    missing = (0 if gpu.kind.mig_capable else hardware.EVENT_MIG_CONFIG) | (0 if gpu.kind.memory_mib else _ECC_EVENTS)
+    return SUPPORTED_EVENTS & ~missing
 
 
 @TABLE.add("nvmlDeviceRegisterEvents", takes=_ANY)
 def _register(call: Call, types: Any, handle: Any) -> None:
     require(call.kind is Kind.GPU, Return.NOT_SUPPORTED)
     wanted = memory.integer(types)
-    require(wanted & ~SUPPORTED_EVENTS == 0, Return.NOT_SUPPORTED)
+    require(wanted & ~supported_events(call.gpu) == 0, Return.NOT_SUPPORTED)
     events = _event_set(call, handle)
     events.watched[call.index] = (wanted | events.watched.get(call.index, (0, 0))[0], call.state.next_event)
 

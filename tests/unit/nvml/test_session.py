@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from dradriver.nvml.errors import DriverNotLoaded, GpuLost, NotFound, ResetRequired, Uninitialized, translate
-from dradriver.nvml.session import HANGS_AFTER, LOST_PAUSE, Session
+from dradriver.nvml.session import HANGS_AFTER, LOST_PAUSE, SLICE, Session
 
 INIT, SHUTDOWN = "nvmlInitWithFlags", "nvmlShutdown"
 
@@ -129,6 +129,71 @@ def test_nvml_is_not_shut_down_under_a_call(session, fake, hanging):
     assert (fake.calls[SHUTDOWN], fake.initialized) == (1, 0)
     session.close()
     assert fake.calls[SHUTDOWN] == 1
+
+
+def test_a_hold_keeps_its_generation_only(session):
+    with session.hold(1) as held:
+        assert held
+    session.renew()
+    with session.hold(1) as held:
+        assert not held
+    assert generation(session) == 2
+    for number, good in [(1, False), (2, True)]:
+        with session.hold(number) as held:
+            assert held is good
+    session.close()
+    with session.hold(2) as held:
+        assert not held
+
+
+def test_an_error_within_a_hold_counts_as_one_within_a_use(session):
+    with pytest.raises(Uninitialized), session.hold(1):
+        raise translate("f", 1)
+    assert generation(session) == 2
+
+
+def test_a_use_goes_on_beside_a_hold(session):
+    with session.hold(1):
+        assert generation(session) == 1
+
+
+def test_nvml_is_not_made_anew_under_a_hold(session, fake):
+    held, seen = threading.Event(), []
+
+    def hold():
+        with session.hold(1):
+            held.set()
+            renewed.wait(60)
+            seen.append(fake.calls[SHUTDOWN])
+
+    renewed = threading.Event()
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+    session.renew()
+    threading.Timer(0.1, renewed.set).start()
+    assert generation(session) == 2
+    thread.join(60)
+    assert (seen, fake.calls[SHUTDOWN]) == ([0], 1)
+
+
+def test_a_hold_that_hangs_is_taken_as_a_use_that_hangs(session, fake, clock):
+    hold = session.hold(1)
+    hold.__enter__()
+    session.renew()
+    clock.now += 2 * SLICE + 1  # Nobody waits for it any more.
+    assert (generation(session), fake.calls[SHUTDOWN]) == (1, 0)
+    clock.now += HANGS_AFTER
+    assert (generation(session), fake.calls[SHUTDOWN]) == (2, 1)
+    hold.__exit__(None, None, None)
+    assert (generation(session), fake.initialized) == (2, 1)
+
+
+def test_nvml_is_not_shut_down_under_a_hold(session, fake):
+    with session.hold(1):
+        session.close()
+        assert fake.initialized == 1
+    assert (fake.calls[SHUTDOWN], fake.initialized) == (1, 0)
 
 
 def test_a_driver_that_comes_back_later_is_found(session, fake):
