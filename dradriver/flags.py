@@ -36,6 +36,7 @@ class Options:
     http_endpoint: str
     mig: MigOffer
     profiles: ProfileChoice
+    node_config: Path | None
     simulation: Path | None
     pod_uid: str
     reclaim_unknown_mig: bool
@@ -52,7 +53,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     values = parser.parse_args(arguments)
     if not _NODE_NAME.fullmatch(values.node_name or ""):
         parser.error(f"--node-name (or NODE_NAME) must be the name of this Kubernetes node, not {values.node_name!r}")
-    simulation = _folder(values.simulation)
+    simulation = _path(values.simulation)
     if simulation is not None and not simulation.is_dir():
         parser.error(
             f"--simulation {simulation}: no such folder; "
@@ -66,17 +67,18 @@ def _options(values: argparse.Namespace, simulation: Path | None) -> Options:
     here = root if simulation is not None or not values.container_driver_root else Path(values.container_driver_root)
     return Options(
         node_name=values.node_name,
-        kubeconfig=_folder(values.kubeconfig),
+        kubeconfig=_path(values.kubeconfig),
         plugins_folder=Path(values.kubelet_plugins_directory_path).absolute(),
         registry_folder=Path(values.kubelet_registrar_directory_path).absolute(),
         cdi_root=Path(values.cdi_root).absolute(),
         driver_root=root.absolute(),
         driver_root_here=here.absolute(),
         cdi_hook=values.nvidia_cdi_hook_path,
-        proc_devices=_folder(values.alt_proc_devices_path),
+        proc_devices=_path(values.alt_proc_devices_path),
         http_endpoint=values.http_endpoint,
         mig=MigOffer(values.mig),
         profiles=values.profiles,
+        node_config=_path(values.node_config),
         simulation=simulation,
         pod_uid=values.pod_uid,
         reclaim_unknown_mig=values.reclaim_unknown_mig == "true",
@@ -85,7 +87,7 @@ def _options(values: argparse.Namespace, simulation: Path | None) -> Options:
     )
 
 
-def _folder(text: str) -> Path | None:
+def _path(text: str) -> Path | None:
     return Path(text).absolute() if text else None
 
 
@@ -154,6 +156,12 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "standard",
         "MIG profiles that `dynamic` offers: standard, all, or names such as 1g.10gb,3g.40gb",
         type=_profiles,
+    )
+    add(
+        "node-config",
+        "",
+        "file of node configurations, of which the node label dradriver.dev/config names one; it is read again when it "
+        "changes, and what it leaves out is as the other flags say",
     )
     add("simulation", "", "folder of a simulated node (python -m dradriver.simulation) to use instead of real GPUs")
     add(

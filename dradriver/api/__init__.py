@@ -10,6 +10,18 @@ from typing import Final
 DRIVER_NAME: Final = "gpu.nvidia.com"
 """Driver name in ResourceSlices, claims and registration; also the domain of unqualified attributes."""
 
+DRADRIVER_DOMAIN: Final = "dradriver.dev"
+"""Domain of what NVIDIA's driver has no name for."""
+
+CONFIG_LABEL: Final = f"{DRADRIVER_DOMAIN}/config"
+"""Node label whose value names the node's configuration in the file of node configurations."""
+
+ALLOCATION_LABEL: Final = f"{DRADRIVER_DOMAIN}/allocation"
+"""Node label whose value says who hands out the node's GPUs, see `Allocation`."""
+
+PROFILE_NAME: Final = re.compile(r"[0-9]+g\.[0-9]+gb([+-][a-z0-9.]+(,[a-z0-9.]+)*)?")
+"""How MIG profiles are spelled, by nvidia-smi and here: `1g.10gb`, `1g.10gb+me`, `1g.24gb-me`."""
+
 CDI_VENDOR: Final = "k8s.gpu.nvidia.com"
 CDI_CLASS: Final = "claim"
 CDI_KIND: Final = f"{CDI_VENDOR}/{CDI_CLASS}"
@@ -34,6 +46,18 @@ DEVICE_VARIABLE_PREFIX: Final = "DRADRIVER_DEVICE_"
 def device_variable(device: str) -> str:
     """Name the variable that holds the UUID of a device: `gpu-0` becomes `DRADRIVER_DEVICE_GPU_0`."""
     return DEVICE_VARIABLE_PREFIX + re.sub(r"[^A-Z0-9]", "_", device.upper())
+
+
+class Allocation:
+    """Values of the node label for it.
+
+    `dra` is meant where the label is missing. With the other two nothing is offered: `hold` until somebody changes
+    his mind, `device-plugin` because the device plugin hands the GPUs out.
+    """
+
+    DRA: Final = "dra"
+    HOLD: Final = "hold"
+    DEVICE_PLUGIN: Final = "device-plugin"
 
 
 class DeviceType:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from dradriver import api
 from dradriver.gpu.model import Gpu, MigProfile
 
 _PLAIN = re.compile(r"\d+g\.\d+gb")
-_PROFILE_NAME = re.compile(r"\d+g\.\d+gb([+-][a-z0-9.]+(,[a-z0-9.]+)*)?")
 
 STANDARD: Final = "standard"
 ALL: Final = "all"
@@ -61,7 +61,7 @@ def parse_choice(text: str) -> ProfileChoice:
     # A comma also separates the attributes of one name (`1g.5gb+me,gfx`): only one before a digit ends a name.
     names = [name.strip() for name in re.split(r",(?=\s*\d)", text)]
     for name in names:
-        if not _PROFILE_NAME.fullmatch(name):
+        if not api.PROFILE_NAME.fullmatch(name):
             raise ValueError(
                 f"{name!r} is not a MIG profile: use {STANDARD}, {ALL}, "
                 "or names separated by commas such as 1g.10gb,3g.40gb"

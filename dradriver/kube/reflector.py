@@ -86,6 +86,7 @@ class Reflector:
         self._position = ""
         self._watch: Watch | None = None
         self._opened: float | None = None
+        self._error: Exception | None = None
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._synced = threading.Event()
@@ -95,6 +96,11 @@ class Reflector:
     def has_synced(self) -> bool:
         """Whether a list has arrived at any time."""
         return self._synced.is_set()
+
+    @property
+    def error(self) -> Exception | None:
+        """What ended the last round early; None where nothing did, and while a stream is open."""
+        return self._error
 
     def wait_synced(self, timeout: float) -> bool:
         """Wait for the first list, at most that many seconds."""
@@ -131,7 +137,7 @@ class Reflector:
         failures = 0
         while not self._stopped.is_set() and rounds != 0:
             rounds = None if rounds is None else rounds - 1
-            error = self._attempt()
+            error = self._error = self._attempt()
             failures = 0 if self._was_healthy() else failures + 1
             self._rest(error, failures)
 
@@ -202,6 +208,7 @@ class Reflector:
             grace=self._pace.grace,
         )
         self._opened = self._pace.clock()
+        self._error = None
         with watch, self._abortable(watch):
             for event in watch.events():
                 self._deliver(event.type, event.object)
