@@ -7,6 +7,7 @@ from dradriver import api
 from dradriver.gpu import attributes, counters, names
 from dradriver.gpu.devices import OfferedDevice, Place, left_over_devices, place_of, wanted_devices
 from dradriver.gpu.model import Gpu
+from dradriver.gpu.order import in_order, regroup
 from dradriver.gpu.policy import Detail, GpuRule, OfferPolicy
 from dradriver.gpu.profiles import MigOffer
 from dradriver.resource import (
@@ -107,8 +108,10 @@ def make_offer(
     }
     sound = [share for share in shares if share.gpu.uuid not in problems]
     published = {device.name: device for devices in described for device in devices}
+    # What is left over from earlier is never chosen anew, and so has no part in the order.
+    wanted = [share.wanted for share in sound]
     return Offer(
-        pool=Pool(name=pool, groups=tuple(_groups(sound, published))),
+        pool=Pool(name=pool, groups=regroup(_groups(sound, published), in_order(wanted, policy.order))),
         devices={device.name: device for share in shares for device in share.devices},
         dynamic=frozenset(share.gpu.uuid for share in shares if share.rule.mig is MigOffer.DYNAMIC),
         refused=problems,
