@@ -19,6 +19,12 @@ def partition_name(number: int, profile: MigProfile, placement: Placement) -> st
     return f"gpu-{number}-mig-{label}-{profile.id}-{placement.start}"
 
 
+def is_of_gpu(name: str, number: int) -> bool:
+    """Tell whether a device of that name lies on the GPU of that number."""
+    whole = gpu_name(number)
+    return name == whole or name.startswith(f"{whole}-mig-")
+
+
 def counter_set_name(number: int) -> str:
     """Name the counter set of a GPU: `gpu-0-counter-set`."""
     return f"gpu-{number}-counter-set"

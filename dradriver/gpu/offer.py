@@ -53,14 +53,23 @@ class Offer:
     Attributes:
         pool: what is published.
         devices: by name; also those that are withheld from the pool for the moment.
+        gpus: number to GPU, of all that were given.
         dynamic: UUIDs of the GPUs on which partitions are made when claims are prepared.
         refused: UUIDs of GPUs that are left out because the API server would refuse them, and why.
     """
 
     pool: Pool
     devices: Mapping[str, OfferedDevice]
+    gpus: Mapping[int, Gpu] = field(default_factory=dict)
     dynamic: frozenset[str] = frozenset()
     refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def find(self, name: str) -> OfferedDevice | None:
+        """Find what a name stands for, offered or not: an earlier process may have offered other devices."""
+        if (device := self.devices.get(name)) is not None:
+            return device
+        possible = (left_over_devices(gpu, number, {name: ""}, ()) for number, gpu in self.gpus.items())
+        return next((found[0] for found in possible if found), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +122,7 @@ def make_offer(
     return Offer(
         pool=Pool(name=pool, groups=regroup(_groups(sound, published), in_order(wanted, policy.order))),
         devices={device.name: device for share in shares for device in share.devices},
+        gpus={numbers[gpu.uuid]: gpu for gpu in ordered},
         dynamic=frozenset(share.gpu.uuid for share in shares if share.rule.mig is MigOffer.DYNAMIC),
         refused=problems,
     )

@@ -73,8 +73,7 @@ class Surroundings:
         locks: the preparer's.
         node: tells what the node offers now; None while that is unknown.
         boot_id: of the running kernel.
-        makes_partitions: partitions are made here, so an instance without a record is nobody's we know.
-        reclaim: destroy such instances.
+        reclaim: destroy instances that nobody recorded, on GPUs on which this driver makes them.
     """
 
     records: Records
@@ -82,7 +81,6 @@ class Surroundings:
     locks: Locks
     node: Callable[[], Node | None]
     boot_id: str
-    makes_partitions: bool
     reclaim: bool = False
 
 
@@ -277,7 +275,7 @@ class Reconciler:
             self.around.records.refresh()
             records = self.around.records.all()
             instances = node.hardware.instances(gpu_uuid)
-            foreign = self._foreign(records, gpu_uuid, instances)
+            foreign = self._foreign(records, gpu_uuid, instances) if gpu_uuid in node.offer.dynamic else []
             reclaimed = [one for one in foreign if self.around.reclaim and _reclaim(node, gpu_uuid, one)]
             for _ in reclaimed:
                 self.metrics.mig_operation("destroy")
@@ -292,8 +290,6 @@ class Reconciler:
     def _foreign(
         self, records: tuple[Record, ...], gpu_uuid: str, instances: tuple[MigInstance, ...]
     ) -> list[MigInstance]:
-        if not self.around.makes_partitions:
-            return []
         ours = [record for record in records if record.boot_id == self.around.boot_id]
         return [instance for instance in instances if not _is_recorded(ours, gpu_uuid, instance)]
 

@@ -76,11 +76,13 @@ def _device(entry: Mapping[str, Any], uid: str, node: Node) -> tuple[PlannedDevi
         raise ValueError(f"{entry['name']} is no device of this claim")
     _check_gpu(name, node)
     share_id = None
-    if name not in node.offer.devices:
+    if node.offer.find(name) is None:
         # A share's UID stands behind the device's name; a UID has five groups.
         groups = name.rsplit("-", 5)
         name, share_id = groups[0], "-".join(groups[1:])
-    offered = node.offer.devices[name]
+    offered = node.offer.find(name)
+    if offered is None:
+        raise ValueError(f"{name} is no device of this node")
     variables = dict(str(line).split("=", 1) for line in entry["containerEdits"]["env"])
     uuid = variables[api.device_variable(name)]
     admin = api.ADMIN_ACCESS_VARIABLE in variables

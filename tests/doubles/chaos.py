@@ -290,7 +290,6 @@ class ChaosNode(PreparingNode):
             locks=held,
             node=lambda: self.node,
             boot_id=boot_id,
-            makes_partitions=self.mig == "dynamic",
             reclaim=self.reclaim,
         )
         reconciler = Reconciler(

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from doubles.machines import gpus
 
-from dradriver.numbering import remembered_numbers
+from dradriver.numbering import GpuMemory
 
 FIRST, SECOND = gpus("2xt4")
 NOBODY = frozenset()
@@ -16,7 +16,7 @@ def path(tmp_path):
 
 
 def numbers(path, found, *, boot_id="boot-1", held=NOBODY):
-    return remembered_numbers(path, found, boot_id=boot_id, held=held)
+    return GpuMemory(path, boot_id=boot_id).number(found, held=held)
 
 
 def test_numbers_survive_a_restart_in_which_minors_moved(path):
@@ -74,4 +74,46 @@ def test_nothing_is_written_when_nothing_changed(path):
     path.chmod(0o400)
     before = path.stat().st_mtime_ns
     numbers(path, [FIRST])
+    assert path.stat().st_mtime_ns == before
+
+
+# --- what the GPUs were ---------------------------------------------------------------------------
+
+H100 = gpus("1xh100-80gb", mig="on")[0]
+
+
+def test_what_a_gpu_was_survives_a_restart(path):
+    numbers(path, [H100, FIRST])
+    kept = GpuMemory(path, boot_id="boot-1").facts
+    assert kept == {H100.uuid: replace(H100, mig_mode=None), FIRST.uuid: FIRST}
+    assert kept[H100.uuid].profiles == H100.profiles
+
+
+def test_a_gpu_that_has_no_number_any_more_is_forgotten(path):
+    numbers(path, [H100, FIRST])
+    numbers(path, [FIRST], boot_id="boot-2")
+    assert set(GpuMemory(path, boot_id="boot-2").facts) == {FIRST.uuid}
+
+
+def test_a_file_of_version_1_has_numbers_only(path):
+    path.write_text(json.dumps({"version": 1, "bootID": "boot-1", "numbers": {SECOND.uuid: 0}}))
+    memory = GpuMemory(path, boot_id="boot-1")
+    assert memory.facts == {}
+    assert memory.number([FIRST, SECOND], held=NOBODY) == {SECOND.uuid: 0, FIRST.uuid: 1}
+
+
+@pytest.mark.parametrize("entry", [None, {}, {"uuid": "GPU-a"}, {"profiles": 1}, {"profiles": [{}]}])
+def test_facts_that_cannot_be_read_cost_no_number(path, entry):
+    document = {"bootID": "boot-1", "numbers": {SECOND.uuid: 0}, "gpus": {SECOND.uuid: entry}}
+    path.write_text(json.dumps(document))
+    memory = GpuMemory(path, boot_id="boot-1")
+    assert memory.facts == {}
+    assert memory.number([SECOND], held=NOBODY) == {SECOND.uuid: 0}
+
+
+def test_instances_that_come_and_go_are_not_written(path):
+    memory = GpuMemory(path, boot_id="boot-1")
+    memory.number([H100], held=NOBODY)
+    before = path.stat().st_mtime_ns
+    memory.number([replace(H100, mig_mode=None)], held=NOBODY)
     assert path.stat().st_mtime_ns == before

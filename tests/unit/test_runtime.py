@@ -13,9 +13,10 @@ PATIENCE = 60
 
 
 def runtime(**parts):
-    names = ("reconciler", "preparer", "teller", "events", "publisher", "web", "nvml", "client", "watcher")
+    names = ("reconciler", "preparer", "teller", "events", "publisher", "web", "nvml", "client")
     made = Runtime.__new__(Runtime)
     vars(made).update({f"_{name}": None for name in names}, _stopping=threading.Event())
+    vars(made)["_offering"] = SimpleNamespace(stop=lambda: None, alive=True)
     vars(made).update({f"_{name}": part for name, part in parts.items()})
     return made
 
@@ -59,16 +60,16 @@ def test_a_call_that_hangs_does_not_keep_the_preparer_from_closing():
     assert call.result(PATIENCE)
 
 
-RUNS, ENDED = SimpleNamespace(alive=True, is_alive=lambda: True), SimpleNamespace(alive=False, is_alive=lambda: False)
+RUNS, ENDED = SimpleNamespace(alive=True), SimpleNamespace(alive=False)
 
 
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
         ({}, None),
-        ({"publisher": RUNS, "watcher": RUNS}, None),
-        ({"publisher": ENDED}, "slices"),
-        ({"publisher": RUNS, "watcher": ENDED}, "offers the GPUs"),
+        ({"publisher": RUNS, "offering": RUNS}, None),
+        ({"publisher": ENDED, "offering": RUNS}, "slices"),
+        ({"publisher": RUNS, "offering": ENDED}, "offers the GPUs"),
     ],
 )
 def test_a_thread_that_has_ended_is_told_to_who_asks_for_health(parts, words):
@@ -77,34 +78,3 @@ def test_a_thread_that_has_ended_is_told_to_who_asks_for_health(parts, words):
     assert (trouble is None) if words is None else words in trouble
     made._stopping.set()
     assert made._trouble() is None
-
-
-def node_with(*uuids):
-    return SimpleNamespace(gpus={uuid: SimpleNamespace(uuid=uuid) for uuid in uuids})
-
-
-def one_that_reads(*inventories):
-    """Make a runtime that knows GPU a, whose NVML gives these inventories (uuids, unreadable) in turn."""
-    answers = iter(inventories)
-
-    def inventory():
-        uuids, unreadable = next(answers)
-        return SimpleNamespace(gpus=[SimpleNamespace(uuid=uuid) for uuid in uuids], unreadable=unreadable)
-
-    nvml = SimpleNamespace(inventory=inventory)
-    made = runtime(nvml=nvml, node=node_with("a"), complete=False, options=SimpleNamespace(mig="dynamic"))
-    offered = []
-    made._made_node = lambda _nvml, gpus, _mig: SimpleNamespace(gpus={gpu.uuid: gpu for gpu in gpus})
-    made._offer_at_last = lambda: offered.append(sorted(made._node.gpus))
-    return made, offered
-
-
-def test_a_gpu_that_could_not_be_read_is_offered_once_it_can_and_what_was_offered_stays_as_it_was():
-    made, offered = one_that_reads((["a"], ["b", "c"]), (["b"], ["c"]), (["a", "b", "c"], []))
-    before = made._node.gpus["a"]
-    for _ in range(3):
-        made._offer_the_rest()
-    assert offered == [["a", "b"], ["a", "b", "c"]]
-    assert made._node.gpus["a"] is before
-    made._offer_the_rest()  # would ask for a fourth inventory, if it still asked
-    assert len(offered) == 2

@@ -71,7 +71,7 @@ class World:
             locks=node.preparer._locks,
             node=lambda: node.node,
             boot_id=node.preparer._boot_id,
-            **({"makes_partitions": True} | self.around_more),
+            **self.around_more,
         )
         self.reconciler = Reconciler(
             around=around,
@@ -444,7 +444,7 @@ def test_a_foreign_instance_in_use_is_told_as_kept_and_reclaimed_later(node, mon
 
 def test_without_dynamic_partitions_every_instance_is_somebodys(make_node):
     node = make_node(mig="static")
-    world = World(node, makes_partitions=False, reclaim=True)
+    world = World(node, reclaim=True)
     world.make_foreign(4)
     world.round()
     assert world.reports.told == []
