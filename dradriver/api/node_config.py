@@ -91,9 +91,8 @@ def _kind_of_profiles(value: object) -> str:
     return _NAMES if isinstance(value, list) else _RULE
 
 
-# NUL cannot stand in a YAML document, so that these are no key of any.
-_NAMES: Final = "\0names"
-_RULE: Final = "\0rule"
+_NAMES: Final = "names"
+_RULE: Final = "rule"
 
 Pattern = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 Profiles = Annotated[
@@ -247,7 +246,9 @@ def _problems(error: ValidationError, prefix: tuple[Step, ...]) -> tuple[Problem
 
 
 def _problem(problem: Mapping[str, Any], prefix: tuple[Step, ...]) -> Problem:
-    path = prefix + tuple(step for step in problem["loc"] if step not in (_NAMES, _RULE))
+    steps: tuple[Step, ...] = problem["loc"]
+    # In `gpus[0].profiles` the kind that the discriminator chose follows, which is no step for people.
+    path = prefix + (steps[:3] + steps[4:] if steps[2:3] == ("profiles",) else steps)
     return Problem(path=path, text=_text(problem, path))
 
 

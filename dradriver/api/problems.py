@@ -30,7 +30,7 @@ class Problem:
 
 
 def show_path(path: Sequence[Step]) -> str:
-    """Write a path as people do: `configs.a100.gpus[0].mig`, and `configs["all-1g.5gb"]` for a key with dots."""
+    """Write a path as people do: `configs.a100.gpus[0].mig`, and `configs['all-1g.5gb']` for a key with dots."""
     return "".join(_shown_step(step) for step in path).removeprefix(".")
 
 
@@ -51,7 +51,7 @@ def show_value(value: object) -> str:
 def _shown_step(step: Step) -> str:
     if isinstance(step, int):
         return f"[{step}]"
-    return f".{step}" if _PLAIN_KEY.fullmatch(step) else f'["{_shortened(step)}"]'
+    return f".{step}" if _PLAIN_KEY.fullmatch(step) else f"[{_shortened(repr(step))}]"
 
 
 def _shortened(text: str) -> str:

@@ -1,0 +1,35 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from doubles.apiserver import ApiServer
+
+from dradriver.kube import Client
+from dradriver.kube.connection import connect
+
+NODE = "node-a"
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ApiServer, tmp_path: Path) -> Iterator[Client]:
+    made = connect(server.kubeconfig(tmp_path))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def label(server: ApiServer) -> Callable[..., None]:
+    """Gives the node these labels of ours, and makes it where it is not there."""
+
+    def put(**labels: str) -> None:
+        own = {f"dradriver.dev/{name}": value for name, value in labels.items()}
+        metadata = {"name": NODE, "labels": {"kubernetes.io/hostname": NODE, **own}, "annotations": {"much": "x" * 999}}
+        server.put("nodes", {"metadata": metadata, "status": {"images": ["x" * 999]}})
+
+    return put

@@ -1,0 +1,85 @@
+"""What a configuration makes of the flags."""
+
+from dataclasses import replace
+
+import pytest
+from doubles.machines import gpus
+
+from dradriver.api.node_config import NodeConfig, decode_config
+from dradriver.gpu.policy import Detail, GpuRule, OfferPolicy, Order
+from dradriver.gpu.profiles import MigOffer, ProfileChoice, parse_choice
+from dradriver.nodeconfig.policy import make_policy
+
+FLAGS = OfferPolicy(default=GpuRule(mig=MigOffer.DYNAMIC, profiles=parse_choice("all")))
+
+
+def policy(config, defaults=FLAGS):
+    decoded = decode_config(config, name="x")
+    assert isinstance(decoded, NodeConfig), decoded
+    return make_policy(decoded, defaults)
+
+
+def test_what_is_not_named_is_as_the_flags_say():
+    assert policy({}) == FLAGS
+    assert policy({"gpus": []}) == FLAGS
+    other = replace(FLAGS, order=Order.NVIDIA, detail=Detail.LEAN)
+    assert policy({}, other) == other
+
+
+def test_what_is_named_wins():
+    made = policy({"order": "spread", "publish": "lean", "gpus": [{"mig": "off", "profiles": "standard"}]})
+    assert made == OfferPolicy(
+        default=GpuRule(mig=MigOffer.OFF, profiles=ProfileChoice()), order=Order.SPREAD, detail=Detail.LEAN
+    )
+
+
+def test_each_rule_takes_from_the_flags_what_it_does_not_name():
+    made = policy({"gpus": [{"filter": {"indices": [0]}, "mig": "static"}, {"profiles": ["1g.10gb"]}]})
+    (rule,) = made.rules
+    assert (rule.mig, rule.profiles) == (MigOffer.STATIC, FLAGS.default.profiles)
+    assert (made.default.mig, made.default.profiles.names) == (MigOffer.DYNAMIC, {"1g.10gb"})
+
+
+def test_without_a_rule_for_all_others_the_flags_hold_for_them():
+    assert policy({"gpus": [{"filter": {"indices": [0]}, "mig": "off"}]}).default == FLAGS.default
+
+
+def test_the_first_rule_that_finds_a_gpu_decides():
+    made = policy(
+        {
+            "gpus": [
+                {"filter": {"indices": [1, 2]}, "mig": "off"},
+                {"filter": {"indices": [2, 3]}, "mig": "static"},
+                {"mig": "dynamic"},
+            ]
+        }
+    )
+    found = [made.rule(gpu, index).mig for index, gpu in enumerate(gpus("5xh100-80gb"))]
+    assert found == ["dynamic", "off", "off", "static", "dynamic"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"uuids": ["{uuid}"]}, [False, True]),
+        ({"pciBusIDs": ["0000{bus}"]}, [False, True]),
+        ({"indices": [1]}, [False, True]),
+        ({"productNames": ["*H100*"]}, [True, True]),
+        ({"productNames": ["nvidia h100*"]}, [True, True]),
+        ({"productNames": ["*A100*", "H100"]}, [False, False]),
+        ({"productNames": ["[", "[z-a]*", "*" * 200]}, [True, True]),
+        ({"deviceIDs": ["{device}"]}, [True, True]),
+        ({"deviceIDs": ["0x000010DE"]}, [False, False]),
+        ({"indices": [0, 1], "productNames": ["*A100*"]}, [False, False]),
+    ],
+)
+def test_filters_find_what_they_name(fields, found):
+    node = gpus("2xh100-80gb")
+    second = node[1]
+    real = {"uuid": second.uuid.upper(), "bus": second.pci_bus_id.upper(), "device": f"0x{second.pci_device_id:08x}"}
+    written = {
+        name: [value.format(**real) if isinstance(value, str) and "{" in value else value for value in values]
+        for name, values in fields.items()
+    }
+    (rule,) = policy({"gpus": [{"filter": written}]}).rules
+    assert [rule.filter.matches(gpu, index) for index, gpu in enumerate(node)] == found
