@@ -3,10 +3,20 @@
 Rules of pools (Kubernetes 1.34 to 1.37): the slices with the highest generation count, if there are as many as each of
 them says (`resourceSliceCount`); otherwise the pool is incomplete, and nothing is allocated from it.
 
-So the generation may stay when no mixture of old and new slices can look complete on the way: when one slice of a
-complete pool changes, or when slices are missing (deleted by someone, or not yet written by an interrupted attempt) and
-those present are already right. In all other cases it grows, and every slice is written. What is obsolete is deleted
-last: until then it belongs to a complete older generation, afterwards to one that nobody looks at.
+So the generation may stay when no mixture of old and new slices can look complete and be wrong on the way:
+
+- slices are missing (deleted by someone, or not yet written by an interrupted attempt): the pool is incomplete until
+  the last of them is there, and those present are already right;
+- slices differ in what touches no other slice: attributes, capacities, taints, the order of their devices. Any mixture
+  is then a pool with the same devices that consume the same from the same counter sets;
+- and one slice at most differs in more than that.
+
+In all other cases it grows, and every slice is written. What is obsolete is deleted last: until then it belongs to a
+complete older generation, afterwards to one that nobody looks at.
+
+The generation never goes back while any slice of the pool exists or this process remembers one. If all were deleted
+while no process ran, it begins at 1 again: nobody is left who could take an old slice for a newer one, because who
+watches sees the deletions before what is created afterwards.
 """
 
 from collections.abc import Iterable, Mapping
@@ -130,13 +140,13 @@ def make_plan(desired: Desired, identity: Identity, known: Known) -> Plan:
     pool = {name: item for name, item in known.observed.items() if item["spec"]["pool"]["name"] == identity.pool_name}
     highest = max([known.generation, *(_generation(item) for item in pool.values())])
     specs = desired.specs
-    absent, different = _compare(specs, pool, known, generation=highest)
-    left_over = [name for name in pool if name not in specs and _generation(pool[name]) == highest]
-    grows = bool(left_over and specs) or len(different) > 1 or bool(different and absent)
+    found = _compare(specs, pool, known, generation=highest)
+    left_over = any(name not in specs and _generation(item) == highest for name, item in pool.items())
+    grows = bool(left_over and specs) or found.mixes_badly
     generation = max(highest + 1 if grows else highest, 1)
-    written = specs if grows else {*absent, *different, *_unowned(specs, pool, known.owner)}
+    written = specs if grows else [*found.different, *found.absent, *_unowned(specs, pool, known.owner, found)]
     numbers = {"name": identity.pool_name, "generation": generation, "resourceSliceCount": len(specs)}
-    timed = _timed({name: spec for name, spec in specs.items() if name in written}, known)
+    timed = _timed({name: specs[name] for name in written}, known)
     bodies = {name: _body(name, {**spec, "pool": numbers}, pool.get(name), known.owner) for name, spec in timed.items()}
     unwanted = [(name, item) for name, item in sorted(known.observed.items()) if name not in specs or name not in pool]
     return Plan(
@@ -144,22 +154,69 @@ def make_plan(desired: Desired, identity: Identity, known: Known) -> Plan:
         clears=tuple(item for name, item in unwanted if name in specs),
         updates=tuple(body for name, body in bodies.items() if name in pool),
         creates=tuple(body for name, body in bodies.items() if name not in pool),
-        deletes=tuple(item for name, item in unwanted if name not in specs),
+        deletes=tuple(item for name, item in unwanted if name not in specs and not _is_going(item)),
     )
 
 
-def _compare(
-    specs: Mapping[str, Spec], pool: Mapping[str, Object], known: Known, *, generation: int
-) -> tuple[list[str], list[str]]:
-    """Names that are absent from that generation, and names whose content in it is not the wanted one."""
-    absent, different = [], []
-    for name, spec in specs.items():
-        item = pool.get(name)
-        if item is None or _generation(item) != generation:
-            absent.append(name)
-        elif item["spec"]["pool"].get("resourceSliceCount") != len(specs) or not _equal(name, item, spec, known):
-            different.append(name)
-    return absent, different
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Names of slices that are not as they are wanted in one generation.
+
+    Attributes:
+        absent: not there, or of an older generation.
+        different: there; first those that get taints, last those that lose some.
+        regrouped: of the different ones those with other devices, consumption, counter sets or count.
+    """
+
+    absent: tuple[str, ...]
+    different: tuple[str, ...]
+    regrouped: frozenset[str]
+
+    @property
+    def mixes_badly(self) -> bool:
+        """Whether a part of the writes could look like a complete pool that is wrong."""
+        return len(self.regrouped) + bool(self.absent) > 1
+
+
+def _compare(specs: Mapping[str, Spec], pool: Mapping[str, Object], known: Known, *, generation: int) -> _Found:
+    present = {name for name in specs if name in pool and _generation(pool[name]) == generation}
+    miscounted = {name for name in present if pool[name]["spec"]["pool"].get("resourceSliceCount") != len(specs)}
+    changed = {name for name in present if not _equal(name, pool[name], specs[name], known)}
+    regrouped = {name for name in changed if not same_content(_frame(pool[name]["spec"]), _frame(specs[name]))}
+    return _Found(
+        absent=tuple(name for name in specs if name not in present),
+        different=tuple(
+            sorted(miscounted | changed, key=lambda name: (_relief(pool[name]["spec"], specs[name]), name))
+        ),
+        regrouped=frozenset(miscounted | regrouped),
+    )
+
+
+def _frame(spec: Spec) -> Spec:
+    """What other slices of the pool depend on: which devices there are, what they consume, and of what."""
+    devices = [
+        {"name": device["name"], "consumesCounters": _by("counterSet", device.get("consumesCounters"))}
+        for device in _by("name", spec.get("devices"))
+    ]
+    return {"devices": devices, "sharedCounters": _by("name", spec.get("sharedCounters"))}
+
+
+def _by(field: str, entries: list[Object] | None) -> list[Object]:
+    return sorted(entries or (), key=lambda entry: str(entry[field]))
+
+
+def _relief(before: Spec, after: Spec) -> int:
+    """0 where taints are added, 2 where some only vanish: what is bad must be known before what is good again."""
+    old, new = _taints(before), _taints(after)
+    return 0 if new - old else 2 if old - new else 1
+
+
+def _taints(spec: Spec) -> set[tuple[str, ...]]:
+    return {
+        (device["name"], taint["key"], taint.get("value", ""), taint["effect"])
+        for device in _tainted(spec)
+        for taint in device["taints"]
+    }
 
 
 def _equal(name: str, item: Object, spec: Spec, known: Known) -> bool:
@@ -182,9 +239,10 @@ def _tainted(spec: Spec) -> Iterable[Spec]:
     return (device for device in spec.get("devices") or () if device.get("taints"))
 
 
-def _unowned(specs: Mapping[str, Spec], pool: Mapping[str, Object], owner: Object) -> set[str]:
-    """Slices that the garbage collector would not, or would too early, remove with the Node."""
-    return {name for name in specs if name in pool and pool[name]["metadata"].get("ownerReferences") != [owner]}
+def _unowned(specs: Mapping[str, Spec], pool: Mapping[str, Object], owner: Object, found: _Found) -> list[str]:
+    """Slices, right otherwise, that the garbage collector would not, or would too early, remove with the Node."""
+    right = [name for name in specs if name in pool and name not in {*found.absent, *found.different}]
+    return [name for name in right if pool[name]["metadata"].get("ownerReferences") != [owner]]
 
 
 def _body(name: str, spec: Spec, present: Object | None, owner: Object) -> Object:
@@ -196,6 +254,11 @@ def _body(name: str, spec: Spec, present: Object | None, owner: Object) -> Objec
         "metadata": {**kept, "name": name, "ownerReferences": [owner]},
         "spec": dict(spec),
     }
+
+
+def _is_going(item: Object) -> bool:
+    """Deleted already, and there only as long as somebody's finalizer is."""
+    return "deletionTimestamp" in item["metadata"]
 
 
 def _generation(item: Object) -> int:

@@ -49,27 +49,31 @@ class Writer:
         self._meter = meter
         self._on_dropped = on_dropped
         self._conflicted = False
+        self._missed = False
         self.accepted: dict[str, Accepted] = {}
 
     def execute(self, plan: Plan) -> bool:
         """Do what the plan says.
 
+        Nothing is deleted as obsolete unless all that is to take its place was written.
+
         Returns:
             Whether somebody else had written one of the slices, so that it still waits for the next plan.
 
         Raises:
-            WriteError: one write failed; those before it are done.
+            WriteError: one write failed; those before it are done. Also a conflict with nobody: what the server
+                has is what we knew, so that trying again at once would lead nowhere.
             DroppedFieldsError: counters were left out; the slice is there without them and must go.
             NameTakenError: see there.
         """
-        self._conflicted = False
+        self._conflicted = self._missed = False
         for item in plan.clears:
             self._delete(item)
         for body in plan.updates:
             self._update(body)
         for body in plan.creates:
             self._create(body)
-        for item in plan.deletes:
+        for item in plan.deletes if not (self._conflicted or self._missed) else ():
             self._delete(item)
         return self._conflicted
 
@@ -77,9 +81,10 @@ class Writer:
         try:
             echo = self._client.replace(RESOURCE_SLICES, body)
         except NotFoundError:
+            self._missed = True
             self._store.forget(body)
-        except ConflictError:
-            self._refresh(body)
+        except ConflictError as error:
+            self._refresh(body, error)
         except KubeError as error:
             raise WriteError(_name(body), error) from error
         else:
@@ -88,8 +93,8 @@ class Writer:
     def _create(self, body: Object) -> None:
         try:
             echo = self._client.create(RESOURCE_SLICES, body)
-        except AlreadyExistsError:
-            self._refresh(body)
+        except AlreadyExistsError as error:
+            self._refresh(body, error)
         except KubeError as error:
             raise WriteError(_name(body), error) from error
         else:
@@ -98,34 +103,45 @@ class Writer:
     def _delete(self, item: Object) -> None:
         metadata = item["metadata"]
         try:
-            self._client.delete(
+            echo = self._client.delete(
                 RESOURCE_SLICES, _name(item), uid=metadata["uid"], resource_version=metadata["resourceVersion"]
             )
         except NotFoundError:
             self._store.forget(item)
-        except ConflictError:
-            self._refresh(item)
+        except ConflictError as error:
+            self._refresh(item, error)
         except KubeError as error:
             raise WriteError(_name(item), error) from error
         else:
-            self._store.forget(item)
             self._meter.wrote("delete")
+            if "deletionTimestamp" in echo.get("metadata", {}):
+                # Somebody's finalizer keeps it, and it counts until then.
+                self._store.put(echo)
+            else:
+                self._store.forget(item)
 
-    def _refresh(self, body: Object) -> None:
+    def _refresh(self, body: Object, conflict: ConflictError) -> None:
         """Read the live object, because what we knew of it was old."""
-        self._conflicted = True
         name = _name(body)
-        try:
-            live = self._client.get(RESOURCE_SLICES, name)
-        except NotFoundError:
+        live = self._read(name)
+        if live is None:
             self._store.forget(body)
-            return
-        except KubeError as error:
-            raise WriteError(name, error) from error
-        if not self._identity.owns(live):
+        elif not self._identity.owns(live):
             spec = live["spec"]
             raise NameTakenError(name, driver=spec.get("driver", ""), node_name=spec.get("nodeName", ""))
-        self._store.put(live)
+        else:
+            self._store.put(live)
+        if (live or {}).get("metadata", {}).get("resourceVersion") == body["metadata"].get("resourceVersion"):
+            raise WriteError(name, conflict) from conflict
+        self._conflicted = True
+
+    def _read(self, name: str) -> Object | None:
+        try:
+            return self._client.get(RESOURCE_SLICES, name)
+        except NotFoundError:
+            return None
+        except KubeError as error:
+            raise WriteError(name, error) from error
 
     def _take(self, body: Object, echo: Object, *, verb: str) -> None:
         self._meter.wrote(verb)

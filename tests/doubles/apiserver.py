@@ -305,9 +305,16 @@ class ApiServer:
         metadata["resourceVersion"] = str(self.version)
         self.objects[key] = item
         self._happened(key[0], kind, item)
+        if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
+            self._delete(key)
         return _copy(item)
 
     def _delete(self, key: tuple[str, str, str]) -> Object:
+        """Delete, or only mark as deleted what a finalizer keeps."""
+        if self.objects[key]["metadata"].get("finalizers"):
+            item = _copy(self.objects[key])
+            item["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            return self._store(key, item, "MODIFIED")
         item = _copy(self.objects.pop(key))
         self.version += 1
         item["metadata"]["resourceVersion"] = str(self.version)

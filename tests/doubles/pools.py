@@ -10,14 +10,16 @@ def counter_slice(gpus: int) -> Slice:
     return Slice(counter_sets=tuple(CounterSet(name=f"gpu-{gpu}", counters={"memory": 8}) for gpu in range(gpus)))
 
 
-def device_slice(gpu: int, *, taints: tuple[Taint, ...] = (), size: int = 2, memory: int = 80 * 2**30) -> Slice:
-    def device(name: str, share: int) -> Device:
-        consumes = (CounterConsumption(counter_set=f"gpu-{gpu}", counters={"memory": share}),)
+def device_slice(
+    gpu: int, *, taints: tuple[Taint, ...] = (), size: int = 2, memory: int = 80 * 2**30, share: int = 1
+) -> Slice:
+    def device(name: str, amount: int) -> Device:
+        consumes = (CounterConsumption(counter_set=f"gpu-{gpu}", counters={"memory": amount}),)
         return Device(
             name=name, attributes={"type": "gpu"}, capacity={"memory": memory}, consumes=consumes, taints=taints
         )
 
-    return Slice(devices=(device(f"gpu-{gpu}", 8), *(device(f"gpu-{gpu}-mig-{n}", 1) for n in range(size - 1))))
+    return Slice(devices=(device(f"gpu-{gpu}", 8), *(device(f"gpu-{gpu}-mig-{n}", share) for n in range(size - 1))))
 
 
 def node_slices(gpus: int = 3) -> tuple[Slice, ...]:

@@ -261,15 +261,82 @@ def test_fewer_slices_are_a_new_generation(server, publish):
     assert (names(server), generations(server)) == (OWN[:3], {2})
 
 
+def meddling(server, *, times):
+    """Somebody labels slices, each just before a write of ours comes in."""
+    left = [times]
+
+    def meddle(request):
+        if request.method == "PUT" and left[0] > 0:
+            left[0] -= 1
+            name = request.path.rpartition("/")[2]
+            server.edit("resourceslices", name, lambda item: item["metadata"].update(labels={"n": str(left[0])}))
+        return False
+
+    server.fail(Fault(), when=meddle)
+
+
 def test_a_conflict_is_settled_within_the_pass(server, publish):
     publisher = publish(node_slices())
     assert publisher.wait_published(PATIENCE)
-    server.fail(Fault(status=409, reason="Conflict"), when=lambda request: request.method == "PUT", times=2)
+    meddling(server, times=2)
     slices = list(node_slices())
     slices[1] = device_slice(0, memory=7)
     publisher.set_slices(slices)
     assert publisher.wait_published(PATIENCE)
     assert publisher._meter.failures == []
+    (edited,) = [item for item in server.all("resourceslices") if item["metadata"]["name"] == OWN[1]]
+    assert edited["metadata"]["labels"] == {"n": "0"}
+    assert edited["spec"]["devices"][0]["capacity"]["memory"]["value"] == "7"
+
+
+def test_a_conflict_with_nobody_is_a_failure(server, publish):
+    """A webhook or a quota may answer 409, too; asking again at once would lead nowhere."""
+    publisher = publish(node_slices(), pace=Pace(backoff=Backoff(initial=3600, maximum=3600)))
+    assert publisher.wait_published(PATIENCE)
+    server.fail(Fault(status=409, reason="Conflict"), when=lambda request: request.method == "PUT", times=float("inf"))
+    publisher.set_slices((counter_slice(3), *(device_slice(gpu, memory=5) for gpu in range(3))))
+    assert server.wait(lambda: publisher.status.phase is Phase.FAILING)
+    assert f"slice {OWN[1]}" in publisher.status.message
+    assert "409 Conflict" in publisher.status.message
+    assert [write.method for write in server.writes[4:]] == ["PUT"]
+
+
+def test_a_predecessor_stays_while_anything_of_ours_is_missing(server, publish):
+    """Somebody is quicker with one of our slices: the pool is not complete, so what it replaces must not go yet."""
+    old = {"driver": DRIVER, "nodeName": NODE, "pool": {"name": NODE, "generation": 5, "resourceSliceCount": 1}}
+    server.put("resourceslices", {"metadata": {"name": "old-x7k2p"}, "spec": old})
+    seen = []
+
+    def meddle(request):
+        if is_post(request) and not seen:
+            mine = {
+                "driver": DRIVER,
+                "nodeName": NODE,
+                "pool": {"name": NODE, "generation": 4, "resourceSliceCount": 9},
+            }
+            server.put("resourceslices", {"metadata": {"name": OWN[0]}, "spec": mine})
+        if request.method == "DELETE":
+            seen.append({item["metadata"]["name"]: item["spec"]["pool"] for item in server.all("resourceslices")})
+        return False
+
+    server.fail(Fault(), when=meddle)
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    assert names(server) == OWN[:4]
+    (moment,) = seen
+    assert {moment[name]["generation"] for name in OWN[:4]} == {6}
+
+
+def test_what_a_finalizer_keeps_is_deleted_once(server, publish):
+    old = {"driver": DRIVER, "nodeName": NODE, "pool": {"name": NODE, "generation": 5, "resourceSliceCount": 1}}
+    server.put("resourceslices", {"metadata": {"name": "old", "finalizers": ["example.com/f"]}, "spec": old})
+    publisher = publish(node_slices())
+    assert publisher.wait_published(PATIENCE)
+    assert names(server) == [*OWN[:4], "old"]
+    assert settled(server, publisher) == 5
+    server.edit("resourceslices", "old", lambda item: item["metadata"].pop("finalizers"))
+    assert server.wait(lambda: names(server) == OWN[:4])
+    assert settled(server, publisher) == 5
 
 
 def test_a_name_that_exists_is_adopted(server, publish):
@@ -322,7 +389,7 @@ def test_an_interrupted_attempt_is_continued(server, publish):
     publisher = publish(node_slices())
     assert publisher.wait_published(PATIENCE)
     server.fail(Fault(status=500), when=lambda request: request.method == "PUT" and OWN[2] in request.path)
-    publisher.set_slices((counter_slice(3), *(device_slice(gpu, memory=5) for gpu in range(3))))
+    publisher.set_slices((counter_slice(3), *(device_slice(gpu, size=3) for gpu in range(3))))
     assert publisher.wait_published(PATIENCE)
     assert generations(server) == {2}
     assert [write.path[-len(OWN[0]) :] for write in server.writes[4:]] == [*OWN[:3], *OWN[2:4]]
@@ -463,7 +530,7 @@ def test_two_instances_with_different_offers_do_not_race(server, publish):
 def test_a_store_that_cannot_be_written_at_all_is_contested(server, publish):
     publisher = publish(node_slices(), pace=Pace(backoff=Backoff(initial=3600, maximum=3600)))
     assert publisher.wait_published(PATIENCE)
-    server.fail(Fault(status=409, reason="Conflict"), when=lambda request: request.method == "PUT", times=float("inf"))
+    meddling(server, times=float("inf"))
     publisher.set_slices((counter_slice(3), *(device_slice(gpu, memory=5) for gpu in range(3))))
     assert server.wait(lambda: publisher.status.phase is Phase.FAILING)
     assert "is a second instance of the driver running" in publisher.status.message
