@@ -12,19 +12,19 @@ server knows: it is asked when a device is about to vanish from the slices, and 
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import structlog
 
 from dradriver import api
 from dradriver.gpu import names
-from dradriver.gpu.devices import Place
-from dradriver.gpu.model import Gpu
-from dradriver.gpu.offer import Offer, Situation, make_offer
-from dradriver.gpu.policy import OfferPolicy
+from dradriver.gpu.model import Gpu, MigInstance, Placement
+from dradriver.gpu.offer import Offer, Situation, in_bus_order, make_offer
+from dradriver.gpu.policy import GpuRule
 from dradriver.gpu.profiles import MigOffer, missing
 from dradriver.kube import RESOURCE_CLAIMS, RESOURCE_SLICES, Client, KubeError, Selector
+from dradriver.nodeconfig import Wanted
 from dradriver.numbering import GpuMemory
 from dradriver.nvml import DriverMismatch, Inventory, NvmlError, SimulationUnusable, UnreadableGpu
 from dradriver.prepare.errors import RecordError
@@ -32,7 +32,7 @@ from dradriver.prepare.node import Node
 from dradriver.prepare.partitions import Hardware
 from dradriver.prepare.records import Record, Records
 from dradriver.publish import Features, Publisher, probe_features
-from dradriver.resource import InvalidPoolError, Layout, Pool, Slice, lay_out, validate
+from dradriver.resource import Device, InvalidPoolError, Layout, Pool, Slice, lay_out, validate
 
 LOOK_SECONDS: Final = 5.0
 """How often the GPUs are looked at when nothing tells of a change."""
@@ -40,7 +40,7 @@ RELEASE_SECONDS: Final = 1.0
 """How often, while a device stays published for its claim only."""
 RETRY_SECONDS: Final = 5.0
 """How often NVML or the API server is tried while it is missing."""
-SETTLE_SECONDS: Final = 0.1
+SETTLE_SECONDS: Final = 0.3
 """What comes within this time after a change is looked at together."""
 ALLOCATED_SECONDS: Final = 30.0
 """How often the API server is asked whether claims that are not prepared here still hold devices."""
@@ -68,16 +68,17 @@ class Reporter(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What the administrator wants of this node.
+class Place:
+    """Where a MIG instance lies, and what it is."""
 
-    Attributes:
-        policy: how GPUs are offered.
-        hold: nothing is to be allocated from this node for the time being.
-    """
+    gpu_uuid: str
+    profile_id: int
+    placement: Placement
 
-    policy: OfferPolicy
-    hold: bool = False
+    @classmethod
+    def of(cls, gpu: Gpu, instance: MigInstance) -> "Place":
+        """Say where an instance lies."""
+        return cls(gpu_uuid=gpu.uuid, profile_id=instance.profile_id, placement=instance.placement)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,13 +112,34 @@ class Around:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Picture:
-    """All that decides what is offered; equal pictures give equal offers."""
+    """All that decides what is offered; equal pictures give equal offers.
+
+    Attributes:
+        gpus: without what this driver makes on them for claims.
+        numbers: of these GPUs.
+        wanted: by the administrator.
+        features: of the API server; None as long as they are unknown.
+        absent: UUIDs of GPUs that do not answer.
+        held: devices that claims hold, see `gpu.offer.Situation`.
+    """
 
     gpus: tuple[Gpu, ...]
+    numbers: Mapping[str, int]
     wanted: Wanted
     features: Features | None
-    situation: Situation
-    numbers: Mapping[str, int] = field(default_factory=dict)
+    absent: frozenset[str]
+    held: Mapping[str, str]
+
+    @property
+    def situation(self) -> Situation:
+        """As `make_offer` wants it."""
+        known = self.features
+        return Situation(
+            held=self.held,
+            absent=self.absent,
+            layout=Layout.APART if known is None else known.layout,
+            taints=known is None or known.taints,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +152,26 @@ class _Shown:
     @property
     def names(self) -> frozenset[str]:
         """Of the devices that are to be published."""
-        return frozenset(device.name for group in self.node.offer.pool.groups for device in group.devices)
+        return frozenset(device.name for device in self._devices)
 
     @property
     def keeps_for_claims(self) -> bool:
         """Whether devices are published for the sake of their claims only."""
-        groups = self.node.offer.pool.groups
-        return any(taint.key in _KEPT for group in groups for device in group.devices for taint in device.taints)
+        return any(taint.key in _KEPT for device in self._devices for taint in device.taints)
+
+    def is_true_to(self, picture: _Picture) -> bool:
+        """Tell whether a picture gives the same offer; claims on devices that are offered anyway do not matter."""
+        if replace(picture, held={}) != replace(self.picture, held={}):
+            return False
+        return self._that_matter(picture.held) == self._that_matter(self.picture.held)
+
+    @property
+    def _devices(self) -> Iterable[Device]:
+        return (device for group in self.node.offer.pool.groups for device in group.devices)
+
+    def _that_matter(self, held: Mapping[str, str]) -> Mapping[str, str]:
+        plain = {device.name for device in self._devices if not device.taints}
+        return {name: uuid for name, uuid in held.items() if name not in plain}
 
 
 class Offering:
@@ -240,8 +275,9 @@ class Offering:
         self._ask_features()
         self._forget_released()
         self.compute()
-        shown = self._keep_allocated()
-        if shown is not None:
+        shown = self._shown
+        if shown is not None and shown.picture.wanted.settled:
+            shown = self._keep_allocated(shown)
             self._publish(shown)
         if not answered:
             return RETRY_SECONDS
@@ -294,8 +330,10 @@ class Offering:
 
     def compute(self) -> None:
         """Compute what is offered from what was read last."""
+        if self._hardware is None:
+            return
         picture = self._paint()
-        if picture is None or (self._shown is not None and picture == self._shown.picture):
+        if self._shown is not None and self._shown.is_true_to(picture):
             return
         offer = make_offer(
             picture.gpus,
@@ -304,33 +342,29 @@ class Offering:
             numbers=picture.numbers,
             situation=picture.situation,
         )
-        assert self._hardware is not None  # noqa: S101 (a picture needs one)
         node = Node(gpus={gpu.uuid: gpu for gpu in picture.gpus}, offer=offer, hardware=self._hardware)
         self._shown = _Shown(picture=picture, node=node)
         self._tell_offer(picture, offer)
 
-    def _paint(self) -> _Picture | None:
-        if self._hardware is None:
-            return None
+    def _paint(self) -> _Picture:
         records = self._records()
-        held = _held(records, self._around.boot_id) | dict.fromkeys(self._allocated, "")
+        held = dict.fromkeys(self._allocated, "") | _held(records, self._around.boot_id)
         present = {gpu.uuid: gpu for gpu in self._present()}
         kept = self._kept(present, self._holders(records, held))
-        gpus = (*present.values(), *kept)
+        wanted, ours = self._wanted(), self._places | self._recorded_places()
+        gpus = in_bus_order((*present.values(), *kept))
+        counted = self._features is None or self._features.partitionable
         numbers = self._around.memory.number(gpus, held=frozenset(gpu.uuid for gpu in kept))
-        features = self._features
         return _Picture(
-            gpus=gpus,
-            wanted=self._wanted(),
-            features=features,
-            numbers={gpu.uuid: numbers[gpu.uuid] for gpu in gpus},
-            situation=Situation(
-                held=held,
-                ours=self._places | self._recorded_places(),
-                absent=frozenset(gpu.uuid for gpu in kept),
-                layout=Layout.APART if features is None else features.layout,
-                taints=features is None or features.taints,
+            gpus=tuple(
+                _without_ours(gpu, ours, switched=counted and _is_switched(gpu, wanted.policy.rule(gpu, index)))
+                for index, gpu in enumerate(gpus)
             ),
+            numbers={gpu.uuid: numbers[gpu.uuid] for gpu in gpus},
+            wanted=wanted,
+            features=self._features,
+            absent=frozenset(gpu.uuid for gpu in kept),
+            held=held,
         )
 
     def _present(self) -> tuple[Gpu, ...]:
@@ -409,16 +443,15 @@ class Offering:
         if not hold:
             self._published = shown.names
 
-    def _keep_allocated(self) -> _Shown | None:
+    def _keep_allocated(self, shown: _Shown) -> _Shown:
         """See to it that no device vanishes from the slices that a claim holds, be it one that is not prepared yet."""
-        shown = self._shown
-        if shown is None or shown.picture.wanted.hold or not self._may_be_allocated(shown):
+        if shown.picture.wanted.hold or not self._may_be_allocated(shown):
             return shown
         more = self._ask_allocated() - shown.names - self._allocated
         if more:
             self._allocated |= more
             self.compute()
-        return self._shown
+        return self._shown or shown
 
     def _may_be_allocated(self, shown: _Shown) -> bool:
         """Whether devices are about to vanish, or have just vanished while a scheduler may not have known."""
@@ -452,7 +485,6 @@ class Offering:
     # --- telling ---------------------------------------------------------------------------------
 
     def _tell_offer(self, picture: _Picture, offer: Offer) -> None:
-        reporter = self._around.reporter
         policy = picture.wanted.policy
         dropped = picture.situation.layout is None and any(rule.mig is MigOffer.DYNAMIC for rule in policy.every_rule())
         self._say(dropped, "counters", "PartitionsNotOffered", _NO_COUNTERS)
@@ -528,6 +560,16 @@ def _held(records: Iterable[Record], boot_id: str) -> dict[str, str]:
             made = record.made.get(device.device) if record.boot_id == boot_id else None
             held[device.device] = made.uuid if made is not None else device.instance_uuid or ""
     return held
+
+
+def _without_ours(gpu: Gpu, ours: frozenset[Place], *, switched: bool) -> Gpu:
+    """Leave out what this driver makes and undoes for claims: instances, and MIG mode where it switches that itself."""
+    others = tuple(one for one in gpu.instances if Place.of(gpu, one) not in ours)
+    return replace(gpu, instances=others, mig_mode=None if switched else gpu.mig_mode)
+
+
+def _is_switched(gpu: Gpu, rule: GpuRule) -> bool:
+    return rule.mig is MigOffer.DYNAMIC and not gpu.mig_needs_reset and not gpu.vgpu_guest
 
 
 def _is_among(gpu: Gpu, unreadable: Iterable[UnreadableGpu]) -> bool:

@@ -23,6 +23,8 @@ from dradriver.flags import Options
 from dradriver.gpu.policy import GpuRule, OfferPolicy
 from dradriver.kube import RESOURCE_CLAIMS, Client, EventRecorder, KubeconfigError
 from dradriver.kubelet import ClaimReference
+from dradriver.listening import Listener
+from dradriver.nodeconfig import NodeConfiguration, Wanted
 from dradriver.numbering import GpuMemory
 from dradriver.nvml import SimulationUnusable
 from dradriver.observe import logs
@@ -30,7 +32,7 @@ from dradriver.observe.errors import ObserveError
 from dradriver.observe.metrics import Metrics, SliceWrite
 from dradriver.observe.readiness import Readiness
 from dradriver.observe.web import WebServer, parse_endpoint
-from dradriver.offering import Around, Offering, Wanted
+from dradriver.offering import Around, Offering
 from dradriver.prepare import Preparer
 from dradriver.prepare.containers import Containers
 from dradriver.prepare.errors import RecordError
@@ -72,6 +74,7 @@ class Runtime:
         self._readiness = Readiness((REGISTERED, PUBLISHED))
         self._metrics = Metrics(node=options.node_name, driver=api.DRIVER_NAME, version=version("dradriver"))
         self._nvml: Nvml | None = None
+        self._opening = threading.Lock()
         self._client: Client | None = None
         self._publisher: Publisher | None = None
         self._web: WebServer | None = None
@@ -87,7 +90,9 @@ class Runtime:
         self._boot_id = _boot_id(self._proc())
         self._containers = self._make_containers()
         self._reporter = NodeReporter(options.node_name)
+        self._configuration = self._make_configuration()
         self._offering = self._make_offering()
+        self._listener = Listener(self._opened, wake=self._offering.wake)
 
     # --- start and stop --------------------------------------------------------------------------
 
@@ -113,12 +118,15 @@ class Runtime:
             self._teller = self._make_teller(self._client)
             self._preparer = self._make_preparer(self._teller)
             hardware.result()
+        self._configuration.load()
         self._offering.compute()
         self._reconciler = self._make_reconciler(self._client, self._preparer, self._teller)
         # An unprepare that finds no record has nothing to undo, so lost ones are made again before the first call.
         self._reconciler.recover_records()
         self._reconciler.start()
+        self._configuration.start(self._client)
         self._offering.start(self._client, self._publisher)
+        self._listener.start()
         return self._preparer
 
     def hurry(self) -> None:
@@ -151,6 +159,8 @@ class Runtime:
         Against an API server that does not answer, what tells claims and what tells slices are waited for side by side.
         """
         self._stopping.set()
+        self._listener.stop()
+        self._configuration.stop()
         self._offering.stop()
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="stop") as pool:
             if self._publisher is not None:
@@ -194,6 +204,8 @@ class Runtime:
             return "a thread that keeps the slices true has ended"
         if self._publisher is not None and not self._offering.alive:
             return "the thread that offers the GPUs has ended"
+        if self._publisher is not None and not self._configuration.alive:
+            return "a thread that follows the node's configuration has ended"
         return None
 
     def _make_preparer(self, teller: ClaimTeller) -> Preparer:
@@ -300,20 +312,35 @@ class Runtime:
             on_outdated=self._on_outdated,
             unready=lambda reason: self._readiness.unmet(PUBLISHED, reason),
         )
-        return Offering(around, wanted=self._wanted)
+        return Offering(around, wanted=lambda: self._configuration.current)
 
-    def _wanted(self) -> Wanted:
+    def _make_configuration(self) -> NodeConfiguration:
         options = self._options
-        return Wanted(policy=OfferPolicy(default=GpuRule(mig=options.mig, profiles=options.profiles)))
+        return NodeConfiguration(
+            options.node_config,
+            remembered=self._folder / "node-config.json",
+            node_name=options.node_name,
+            defaults=OfferPolicy(default=GpuRule(mig=options.mig, profiles=options.profiles)),
+            on_change=self._on_configuration,
+        )
+
+    def _on_configuration(self, wanted: Wanted) -> None:
+        if wanted.problems:
+            self._reporter.holds("configuration", "NodeConfigurationProblem", "; ".join(wanted.problems))
+        else:
+            self._reporter.is_over("configuration")
+        _log.info("configuration", name=wanted.name, allocation=wanted.allocation, settled=wanted.settled)
+        self._offering.wake("the configuration has changed")
 
     def _opened(self) -> "Nvml":
         # Loads pynvml, beside the Kubernetes client.
         from dradriver.nvml import open_nvml  # noqa: PLC0415
 
-        if self._nvml is None:
-            library = None if self._options.simulation else _library(self._options.driver_root_here)
-            self._nvml = open_nvml(simulation=self._options.simulation, library=library)
-        return self._nvml
+        with self._opening:
+            if self._nvml is None:
+                library = None if self._options.simulation else _library(self._options.driver_root_here)
+                self._nvml = open_nvml(simulation=self._options.simulation, library=library)
+            return self._nvml
 
     def _on_gpus_read(self) -> None:
         # The driver may have been installed just now, with a /dev of its own.

@@ -29,30 +29,20 @@ class OfferedDevice:
         return self.profile is not None and self.instance is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Place:
-    """Where a MIG instance lies, and what it is."""
-
-    gpu_uuid: str
-    profile_id: int
-    placement: Placement
-
-
-def wanted_devices(gpu: Gpu, number: int, rule: GpuRule, *, ours: frozenset[Place]) -> list[OfferedDevice]:
+def wanted_devices(gpu: Gpu, number: int, rule: GpuRule) -> list[OfferedDevice]:
     """Give the devices that a rule wants of a GPU, small partitions first and the whole GPU last.
 
     Args:
-        gpu: the GPU.
+        gpu: the GPU; of its instances, those that this driver has not made for claims.
         number: as in its device names.
         rule: how it is offered.
-        ours: where this driver has made instances for claims; nobody else is offered those.
     """
     whole = OfferedDevice(name=names.gpu_name(number), gpu=gpu)
     if rule.mig is MigOffer.DYNAMIC and not gpu.vgpu_guest:
         return _dynamic(gpu, number, rule.profiles, whole)
     if not gpu.mig_enabled:
         return [whole]
-    return list(_existing(gpu, number, ours)) if rule.mig is not MigOffer.OFF else []
+    return list(_existing(gpu, number)) if rule.mig is not MigOffer.OFF else []
 
 
 def left_over_devices(
@@ -79,11 +69,6 @@ def is_whole(instance: MigInstance, profile: MigProfile) -> bool:
     return instance.uuid is not None and instance.compute_slices in (None, profile.compute_slices)
 
 
-def place_of(gpu: Gpu, instance: MigInstance) -> Place:
-    """Say where an instance lies."""
-    return Place(gpu_uuid=gpu.uuid, profile_id=instance.profile_id, placement=instance.placement)
-
-
 def _dynamic(gpu: Gpu, number: int, profiles: ProfileChoice, whole: OfferedDevice) -> list[OfferedDevice]:
     """Offer partitions where MIG mode is on or can be switched without a reset, the whole GPU where it can be off."""
     can_be_on = gpu.mig_enabled or not gpu.mig_needs_reset
@@ -98,13 +83,11 @@ def _partitions(gpu: Gpu, number: int, profiles: Iterable[MigProfile]) -> Iterat
             yield OfferedDevice(name=name, gpu=gpu, profile=profile, placement=placement)
 
 
-def _existing(gpu: Gpu, number: int, ours: frozenset[Place]) -> Iterator[OfferedDevice]:
+def _existing(gpu: Gpu, number: int) -> Iterator[OfferedDevice]:
     found = [
         (profile, instance)
         for instance in gpu.instances
-        if place_of(gpu, instance) not in ours
-        and (profile := gpu.profile(instance.profile_id)) is not None
-        and is_whole(instance, profile)
+        if (profile := gpu.profile(instance.profile_id)) is not None and is_whole(instance, profile)
     ]
     for profile, instance in sorted(found, key=lambda pair: (pair[1].placement.size, pair[1].placement.start)):
         yield OfferedDevice(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from dradriver import api
 from dradriver.gpu import attributes, counters, names
-from dradriver.gpu.devices import OfferedDevice, Place, left_over_devices, place_of, wanted_devices
+from dradriver.gpu.devices import OfferedDevice, left_over_devices, wanted_devices
 from dradriver.gpu.model import Gpu
 from dradriver.gpu.order import in_order, regroup
 from dradriver.gpu.policy import Detail, GpuRule, OfferPolicy
@@ -32,7 +32,6 @@ class Situation:
         held: names of devices that claims hold, and the UUID of the MIG instance behind each, "" where there is none
             or it is not known. These stay published whatever is wanted: without them the scheduler would give their
             memory to somebody else.
-        ours: where this driver has made MIG instances for claims, or is about to.
         absent: UUIDs of GPUs that do not answer.
         layout: where the API server wants counter sets; None where it keeps none, so that partitions which share a
             GPU with anything else cannot be offered.
@@ -40,7 +39,6 @@ class Situation:
     """
 
     held: Mapping[str, str] = field(default_factory=dict)
-    ours: frozenset[Place] = frozenset()
     absent: frozenset[str] = frozenset()
     layout: Layout | None = Layout.APART
     taints: bool = True
@@ -100,13 +98,14 @@ def make_offer(
     """Decide which devices a node offers, in the order in which the scheduler shall try them.
 
     Args:
-        gpus: what the node has, and what it had and claims still hold.
+        gpus: what the node has, and what it had and claims still hold; of their MIG instances, those that this driver
+            has not made for claims.
         pool: name of the pool.
         policy: what the administrator wants.
         numbers: UUID to the number in device names, of every GPU.
         situation: what else is to be heeded.
     """
-    ordered = sorted(gpus, key=_by_bus)
+    ordered = in_bus_order(gpus)
     shares = [_share(gpu, numbers[gpu.uuid], policy.rule(gpu, index), situation) for index, gpu in enumerate(ordered)]
     uniform = attributes.uniform_optionals(device for share in shares for device in share.devices)
     described = [_described(share, policy.detail, uniform, situation) for share in shares]
@@ -128,8 +127,9 @@ def make_offer(
     )
 
 
-def _by_bus(gpu: Gpu) -> tuple[str, str]:
-    return gpu.pci_bus_id, gpu.uuid
+def in_bus_order(gpus: Iterable[Gpu]) -> list[Gpu]:
+    """Put GPUs in the order of their PCI bus ids, in which a policy counts them."""
+    return sorted(gpus, key=lambda gpu: (gpu.pci_bus_id, gpu.uuid))
 
 
 def _groups(shares: Iterable[_Share], published: Mapping[str, Device]) -> Iterable[DeviceGroup]:
@@ -149,7 +149,7 @@ def _sets(share: _Share) -> tuple[CounterSet, ...]:
 def _share(gpu: Gpu, number: int, rule: GpuRule, situation: Situation) -> _Share:
     if situation.layout is None and rule.mig is MigOffer.DYNAMIC:
         rule = replace(rule, mig=MigOffer.STATIC)
-    wanted = wanted_devices(gpu, number, rule, ours=situation.ours)
+    wanted = wanted_devices(gpu, number, rule)
     left_over = left_over_devices(gpu, number, situation.held, wanted)
     if left_over and situation.layout is None:
         # Without counters nothing else may be offered of a GPU that is partly taken.
@@ -220,14 +220,14 @@ def _taints(device: OfferedDevice, share: _Share, situation: Situation) -> Itera
         yield Taint(key=api.TaintKey.GPU_LOST, effect="NoSchedule")
     if device in share.left_over:
         yield Taint(key=api.TaintKey.NOT_OFFERED, effect="NoSchedule")
-    if share.rule.mig is MigOffer.DYNAMIC and _is_occupied(device, situation.ours):
+    if share.rule.mig is MigOffer.DYNAMIC and _is_occupied(device):
         yield Taint(key=api.TaintKey.FOREIGN_INSTANCE, effect="NoSchedule")
 
 
-def _is_occupied(device: OfferedDevice, ours: frozenset[Place]) -> bool:
+def _is_occupied(device: OfferedDevice) -> bool:
     """Tell whether an instance that is not ours lies where the device would be made."""
-    foreign = (one for one in device.gpu.instances if place_of(device.gpu, one) not in ours)
-    return any(device.placement is None or device.placement.overlaps(one.placement) for one in foreign)
+    place = device.placement
+    return any(place is None or place.overlaps(foreign.placement) for foreign in device.gpu.instances)
 
 
 def _problems(share: _Share, devices: Sequence[Device], layout: Layout | None) -> tuple[str, ...]:

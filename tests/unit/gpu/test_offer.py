@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.gpu.attributes import semantic_version
-from dradriver.gpu.devices import Place
 from dradriver.gpu.model import MigInstance, Placement
 from dradriver.gpu.names import number_gpus
 from dradriver.gpu.offer import Situation, make_offer
@@ -286,9 +285,8 @@ def test_nobody_else_is_offered_an_instance_that_was_made_for_a_claim():
         )
         for start in (0, 3)
     )
-    gpu = replace(gpu, instances=(ours, others))
-    place = Place(gpu_uuid=gpu.uuid, profile_id=19, placement=ours.placement)
-    made = situated([gpu], mig="static", held={"gpu-0-mig-1g10gb-19-0": "MIG-0"}, ours=frozenset({place}))
+    gpu = replace(gpu, instances=(others,))
+    made = situated([gpu], mig="static", held={"gpu-0-mig-1g10gb-19-0": ours.uuid})
     found = by_name(made)
     assert found["gpu-0-mig-1g10gb-19-0"].taints == (UNWANTED,)
     assert found["gpu-0-mig-1g10gb-19-3"].taints == ()
@@ -331,12 +329,6 @@ def test_places_that_an_instance_of_others_covers_are_tainted():
         covers = offered.placement is None or offered.placement.overlaps(Placement(start=2, size=2))
         assert (device.name in tainted) == covers
     assert "gpu-0" in tainted
-
-
-def test_an_instance_of_ours_covers_nothing():
-    gpu = with_foreign_instance(2)
-    place = Place(gpu_uuid=gpu.uuid, profile_id=14, placement=Placement(start=2, size=2))
-    assert not any(device.taints for device in devices(situated([gpu], ours=frozenset({place}))))
 
 
 def test_a_server_without_taints_is_not_offered_what_would_have_one():

@@ -480,7 +480,7 @@ def test_a_driver_that_is_missing_at_the_start_is_found_without_a_restart(node):
     node.simulate("reboot")
     node.simulate("fail", "nvmlInit", "--error", "DRIVER_NOT_LOADED")
     plugin = node.start("second")
-    plugin.wait_for_log("GPUs are not available yet")
+    plugin.wait_for_log("the GPUs are not available")
     assert plugin.unprepare(claim).error == ""
     assert plugin.unprepare(whole).error == ""
     assert plugin.unprepare(node.allocate("gpu-0")).error == ""
