@@ -13,7 +13,7 @@ import pytest
 from doubles.machines import gpus
 from doubles.packings import WHOLE, Packings, Place, multiset, packings
 from support.manifests import request
-from support.stage import Stage, Verdict
+from support.stage import REFUSED, Stage, Verdict
 
 from dradriver.gpu.names import number_gpus
 from dradriver.gpu.offer import Offer, make_offer
@@ -44,7 +44,6 @@ CASES = (
     Case("1xrtx-pro-6000", "standard"),
 )
 COUNTED = (*CASES, Case("1xa100-80gb"), Case("1xh200"), Case("1xb200"))
-REFUSED = "cannot allocate all claims"
 NAME = "name"
 """An attribute that these tests give every device, to ask for one of them."""
 

@@ -34,6 +34,9 @@ from dradriver.resource import Slice, slice_spec
 
 NAMESPACES: Final = Resource(group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False)
 ACCOUNTS: Final = Resource(group="", version="v1", plural="serviceaccounts", kind="ServiceAccount", namespaced=True)
+REFUSED: Final = "cannot allocate all claims"
+"""How the scheduler says that devices do not suffice. Other complaints pass by themselves, such as of a claim that it
+has not heard of yet, and are no verdict."""
 _LABEL: Final = "dradriver.dev/stage"
 _CLIENTS: Final = 8
 """Requests at once. More does not help: an API server on the same machine is what one waits for."""
@@ -217,7 +220,7 @@ class Stage:
         return self.verdicts(names)
 
     def _undecided(self) -> list[tuple[str, str]]:
-        return [(name, _refusal(pod)) for name, pod in self._by_name(PODS).items() if not _node_of(pod)][:20]
+        return [(name, _complaint(pod)) for name, pod in self._by_name(PODS).items() if not _node_of(pod)][:20]
 
     def _by_name(self, resource: Resource) -> dict[str, Object]:
         items = self._client.list(resource, selector=Selector(namespace=self.name)).items
@@ -274,6 +277,11 @@ def _node_of(pod: Object) -> str:
 
 
 def _refusal(pod: Object) -> str:
+    complaint = _complaint(pod)
+    return complaint if REFUSED in complaint else ""
+
+
+def _complaint(pod: Object) -> str:
     conditions = pod.get("status", {}).get("conditions", ())
     found = (each for each in conditions if each["type"] == "PodScheduled" and each["status"] == "False")
     return next((str(each.get("message") or each["reason"]) for each in found), "")
