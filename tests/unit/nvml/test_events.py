@@ -448,6 +448,13 @@ def test_a_wait_that_went_well_ends_the_pacing(node):
         assert [event.data for event in drain(events)] == [43]
 
 
+def test_a_session_that_ends_while_gpus_are_registered_is_no_trouble_of_a_gpu(node):
+    node.do("fail", "nvmlDeviceRegisterEvents", "--error", "UNINITIALIZED", "--gpu", 1, "--times", 1)
+    events = node.nvml.watch_events(XID)
+    assert (events.watched, events.unwatched, events.gaps) == ({}, {}, 0)
+    assert (events.wait(0), events.gaps, list(events.watched)) == (None, 1, node.uuids)
+
+
 def test_event_sets_that_cannot_be_filled_are_not_left_behind(node, clock):
     node.do("fail", "nvmlDeviceGetCount", "--error", "INSUFFICIENT_RESOURCES")
     events = node.nvml.watch_events(XID)
@@ -565,12 +572,13 @@ def test_a_driver_reload_ends_the_wait(live, reading):
     assert isinstance(reader.error, Uninitialized)
 
 
-def test_it_waits_on_while_a_call_keeps_the_session_from_being_made_anew(live, reading):
+def test_nothing_is_touched_while_a_call_keeps_the_session_from_being_made_anew(live, hasty):
     events = live.nvml.watch_events(XID)
     with live.nvml._session.use():
         live.nvml.renew()
         assert (events.wait(0.2), events.gaps) == (None, 1)
     assert (events.wait(LONG), events.gaps) == (None, 2)
+    assert hasty == []
 
 
 def test_closing_ends_the_wait_and_frees_the_event_set(live, reading):

@@ -157,7 +157,8 @@ def test_a_use_goes_on_beside_a_hold(session):
         assert generation(session) == 1
 
 
-def test_nvml_is_not_made_anew_under_a_hold(session, fake):
+def test_nvml_is_made_anew_as_soon_as_a_hold_is_over(session, fake, monkeypatch):
+    monkeypatch.setattr("dradriver.nvml.session.SLICE", 1e4)
     held, seen = threading.Event(), []
 
     def hold():
