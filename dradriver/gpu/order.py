@@ -165,18 +165,20 @@ def _packed(gpus: Sequence[_Offered[T]]) -> list[list[T]]:
 
 
 def _wholes_apart(gpus: Sequence[_Offered[T]]) -> Iterator[list[T]]:
-    """Give whole GPUs groups of their own: on a GPU of another kind there may be a partition that would do.
+    """Give whole GPUs groups of their own, those whose loss takes least from partitions first.
 
-    Those that cannot be partitioned come first, since they take nothing from anybody; which of them is taken makes no
-    difference, so their order is the usual one. Those that can be come in reverse order: partitions fill GPUs from the
-    front, so the last one is most likely to be empty and least likely to be needed.
-
-    All that can be partitioned share a group. A slice for each would be read by the scheduler for each pod.
+    So GPUs that cannot be partitioned come first, each with a group; which of them is taken makes no difference, hence
+    the usual order. Of the others, equal ones come in reverse order: partitions fill GPUs from the front, so the last
+    is most likely to be empty and least likely to be needed. They share a group, since each slice has its price.
     """
-    for gpu in gpus:
-        if not gpu.profiles:
-            yield gpu.wholes
-    yield [whole for gpu in reversed(gpus) if gpu.profiles for whole in gpu.wholes]
+    yield from (gpu.wholes for gpu in gpus if not gpu.profiles)
+    partitionable = [gpu for gpu in reversed(gpus) if gpu.profiles]
+    yield [whole for gpu in sorted(partitionable, key=_potential) for whole in gpu.wholes]
+
+
+def _potential(gpu: _Offered[T]) -> int:
+    places = ([device.placement for device in devices if device.placement] for devices in gpu.profiles.values())
+    return packing.potential(packing.distinct(places), 0)
 
 
 def _spread(gpus: Sequence[_Offered[T]]) -> list[list[T]]:
