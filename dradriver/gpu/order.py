@@ -60,7 +60,8 @@ def in_order(gpus: Iterable[Iterable[T]], order: Order) -> tuple[tuple[T, ...], 
     Returns:
         Groups, none of them empty; each is to become a slice.
     """
-    devices = [_read(gpu) for gpu in gpus]
+    # A GPU that offers nothing must not make the others look unlike one another.
+    devices = [gpu for gpu in map(_read, gpus) if gpu.profiles or gpu.wholes]
     if order is Order.NVIDIA:
         arranged = [sorted((*gpu.partitions, *gpu.wholes), key=_by_name) for gpu in devices]
     elif order is Order.SPREAD:

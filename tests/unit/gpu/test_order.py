@@ -113,6 +113,11 @@ def test_a_node_or_gpu_without_devices_has_no_group(order):
     assert len(in_order([[], gpu(1)], order)) == 1
 
 
+def test_a_gpu_that_offers_nothing_changes_nothing_for_the_others():
+    node = [gpu(0, ONE), gpu(1, ONE)]
+    assert in_order([node[0], [], node[1]], Order.PACKED) == in_order(node, Order.PACKED)
+
+
 # --- whatever the geometry --------------------------------------------------------------------------
 
 
