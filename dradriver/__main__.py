@@ -24,7 +24,9 @@ def main() -> NoReturn:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the plugin until SIGTERM or SIGINT; returns the exit status."""
+    """Run the plugin until SIGTERM or SIGINT, or do what a first word without a dash says; returns the exit status."""
+    if arguments and not arguments[0].startswith("-"):
+        return _command(arguments)
     options = parse(arguments)
     # What a start loads stays: to look for garbage in it takes time only. `Runtime.settle` ends this.
     gc.disable()
@@ -32,6 +34,12 @@ def run(arguments: Sequence[str]) -> int:
         return _run(options)
     finally:
         gc.enable()
+
+
+def _command(arguments: Sequence[str]) -> int:
+    from dradriver.commands import run as command  # noqa: PLC0415 (nothing that the plugin needs)
+
+    return command(arguments)
 
 
 def _run(options: Options) -> int:

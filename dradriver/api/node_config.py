@@ -201,13 +201,17 @@ def decode(document: object, *, found: Iterable[Problem] = ()) -> Decoded:
 def decode_config(document: object, *, name: str) -> NodeConfig | tuple[Problem, ...]:
     """Check one configuration; gives it, or its mistakes, with paths as in the whole document."""
     path = ("configs", name)
-    if not _LABEL_VALUE.fullmatch(name):
-        text = "is not a name that a node label can hold: at most 63 letters, digits, and -_. between them"
-        return (Problem(path=path, text=text),)
+    if not is_name(name):
+        return (Problem(path=path, text=NO_NAME),)
     try:
         return NodeConfig.model_validate(document)
     except ValidationError as error:
         return _problems(error, path)
+
+
+def is_name(text: str) -> bool:
+    """Tell whether a configuration can have that name: a node label must be able to hold it."""
+    return _LABEL_VALUE.fullmatch(text) is not None
 
 
 def encode_config(config: NodeConfig) -> dict[str, Any]:
@@ -215,6 +219,7 @@ def encode_config(config: NodeConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+NO_NAME: Final = "is not a name that a node label can hold: at most 63 letters, digits, and -_. between them"
 _MUST_BE: Final = {
     "list_type": "a list",
     "string_type": "a text",

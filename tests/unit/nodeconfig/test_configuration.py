@@ -23,6 +23,12 @@ def document(**orders):
     return json.dumps({"apiVersion": "dradriver.dev/v1alpha1", "kind": "NodeConfigs", "configs": configs})
 
 
+def swap(path, content):
+    """Replace the file in one step: half a file would be told as a broken one."""
+    path.with_suffix(".new").write_text(content)
+    path.with_suffix(".new").rename(path)
+
+
 class Follower:
     """Follows the configuration, and keeps all that it was told."""
 
@@ -79,13 +85,13 @@ def follow(client, tmp_path, path):
 
 
 def test_file_and_label_are_followed_and_every_change_is_told_once(path, label, follow):
-    path.write_text(document(a="packed", b="spread"))
+    swap(path, document(a="packed", b="spread"))
     label(config="a")
     follower = follow()
     assert follower.wait(lambda wanted: wanted.settled and wanted.name == "a")
     label(config="b")
     assert follower.wait(lambda wanted: wanted.name == "b")
-    path.write_text(document(b="packed", more="packed"))
+    swap(path, document(b="packed", more="packed"))
     assert follower.wait(lambda wanted: wanted.policy.order is Order.PACKED)
     assert follower.orders == ["packed", "spread", "packed"]
     assert follower.configuration.current == follower.told[-1]
@@ -93,12 +99,12 @@ def test_file_and_label_are_followed_and_every_change_is_told_once(path, label, 
 
 
 def test_what_changes_nothing_is_not_told(server, path, label, follow):
-    path.write_text(document(a="packed", b="packed"))
+    swap(path, document(a="packed", b="spread"))
     label(config="a")
     follower = follow()
     assert follower.wait(lambda wanted: wanted.settled)
     server.edit("nodes", NODE, lambda node: node["metadata"]["labels"].update(unrelated="1"))
-    path.write_text(document(a="packed", b="spread"))
+    swap(path, document(a="packed", b="spread", c="?"))
     label(config="a", allocation="dra")
     label(config="b")
     assert follower.wait(lambda wanted: wanted.name == "b")
@@ -106,35 +112,33 @@ def test_what_changes_nothing_is_not_told(server, path, label, follow):
 
 
 def test_a_broken_file_is_told_and_its_correction_too(path, label, follow):
-    path.write_text(document(a="spread"))
+    swap(path, document(a="spread"))
     label(config="a")
     follower = follow()
     assert follower.wait(lambda wanted: wanted.settled)
-    path.with_suffix(".new").write_text(document(a="sprea"))
-    path.with_suffix(".new").rename(path)
+    swap(path, document(a="sprea"))
     assert follower.wait(lambda wanted: wanted.problems)
     assert follower.told[-1].problems[0] == (f"{path}: configs.a.order: is 'sprea'; allowed: packed, spread, nvidia")
-    path.with_suffix(".new").write_text(document(a="packed"))
-    path.with_suffix(".new").rename(path)
+    swap(path, document(a="packed"))
     assert follower.wait(lambda wanted: not wanted.problems)
     assert follower.orders == ["spread", "spread", "packed"]
 
 
 def test_a_file_that_vanishes_and_comes_back(path, label, follow):
-    path.write_text(document(a="spread"))
+    swap(path, document(a="spread"))
     label(config="a")
     follower = follow()
     assert follower.wait(lambda wanted: wanted.settled)
     path.unlink()
     assert follower.wait(lambda wanted: wanted.problems)
     assert follower.orders[-1] == "spread"
-    path.write_text(document(a="packed"))
+    swap(path, document(a="packed"))
     assert follower.wait(lambda wanted: not wanted.problems)
     assert follower.orders[-1] == "packed"
 
 
 def test_a_file_that_cannot_be_read_for_a_while_is_tried_again(path, label, follow, monkeypatch):
-    path.write_text(document(a="spread"))
+    swap(path, document(a="spread"))
     label(config="a")
     broken = threading.Event()
     broken.set()
@@ -167,7 +171,7 @@ def test_without_a_file_the_labels_still_count(label, follow):
 
 
 def test_nothing_is_settled_before_the_node_has_been_read(server, path, label, follow):
-    path.write_text(document(a="spread", default="packed"))
+    swap(path, document(a="spread", default="packed"))
     label(config="a")
     server.fail(Fault(status=503), times=float("inf"))
     follower = follow()
@@ -182,7 +186,7 @@ def test_nothing_is_settled_before_the_node_has_been_read(server, path, label, f
 
 def test_that_it_is_settled_is_told_even_where_nothing_else_changes(path, label, follow):
     label()
-    path.write_text(document())
+    swap(path, document())
     follower = follow()
     assert follower.wait(lambda wanted: wanted.settled)
     assert follower.told[-1].policy == FLAGS
@@ -194,13 +198,13 @@ def restarted(tmp_path, path):
 
 
 def test_a_restart_knows_what_held(tmp_path, path, label, follow):
-    path.write_text(document(a="spread"))
+    swap(path, document(a="spread"))
     label(config="a", allocation="hold")
     follower = follow()
     assert follower.wait(lambda wanted: wanted.settled)
     again = restarted(tmp_path, path)
     assert (again.name, again.policy.order, again.hold, again.settled) == ("a", Order.SPREAD, True, False)
-    path.write_text("{")
+    swap(path, "{")
     again = restarted(tmp_path, path)
     assert (again.name, again.policy.order) == ("a", Order.SPREAD)
     assert again.problems[0].startswith(f"{path}: it is not YAML")
@@ -210,21 +214,21 @@ def test_a_restart_knows_what_held(tmp_path, path, label, follow):
 
 
 def test_a_restart_with_a_broken_file_goes_on_with_what_held(path, label, follow):
-    path.write_text(document(a="spread"))
+    swap(path, document(a="spread"))
     label(config="a")
     first = follow()
     assert first.wait(lambda wanted: wanted.settled)
     assert first.configuration.stop(PATIENCE)
-    path.write_text(document(a="?"))
+    swap(path, document(a="?"))
     second = follow()
     assert second.wait(lambda wanted: wanted.settled)
     assert (second.told[-1].name, second.told[-1].policy.order) == ("a", Order.SPREAD)
-    path.write_text(document(a="packed"))
+    swap(path, document(a="packed"))
     assert second.wait(lambda wanted: wanted.policy.order is Order.PACKED)
 
 
 def test_nothing_is_remembered_before_anything_is_settled(server, tmp_path, path, label, follow):
-    path.write_text(document(default="spread"))
+    swap(path, document(default="spread"))
     server.fail(Fault(status=503), times=float("inf"))
     follower = follow()
     assert server.wait(lambda: bool(follower.told))
@@ -233,7 +237,7 @@ def test_nothing_is_remembered_before_anything_is_settled(server, tmp_path, path
 
 def test_a_damaged_memory_does_not_matter(tmp_path, path, label, follow):
     (tmp_path / "node-config.json").write_text("{")
-    path.write_text(document(a="spread"))
+    swap(path, document(a="spread"))
     label(config="a")
     follower = follow()
     assert follower.wait(lambda wanted: wanted.name == "a")
@@ -268,7 +272,7 @@ def test_who_fails_to_take_a_change_is_told_again(path, label, follow):
         if len(calls) == 1:
             raise RuntimeError("made to fail")
 
-    path.write_text(document(a="spread"))
+    swap(path, document(a="spread"))
     label(config="a")
     with structlog.testing.capture_logs() as logs:
         follower = follow(on_change=fail_once)
