@@ -31,7 +31,7 @@ from dradriver.prepare.errors import RecordError
 from dradriver.prepare.node import Node
 from dradriver.prepare.partitions import Hardware
 from dradriver.prepare.records import Record, Records
-from dradriver.publish import Features, Publisher, probe_features
+from dradriver.publish import Features, probe_features
 from dradriver.resource import Device, InvalidPoolError, Layout, Pool, Slice, lay_out, validate
 
 LOOK_SECONDS: Final = 5.0
@@ -42,7 +42,7 @@ RETRY_SECONDS: Final = 5.0
 """How often NVML or the API server is tried while it is missing."""
 SETTLE_SECONDS: Final = 0.3
 """What comes within this time after a change is looked at together."""
-ALLOCATED_SECONDS: Final = 30.0
+ALLOCATED_SECONDS: Final = 10.0
 """How often the API server is asked whether claims that are not prepared here still hold devices."""
 SECOND_CHECK_SECONDS: Final = 2.0
 """A scheduler that had not seen our write has bound its pod by then."""
@@ -55,6 +55,13 @@ class NodeHardware(Hardware, Protocol):
 
     def inventory(self) -> Inventory:
         """Read all GPUs; raises NvmlError if NVML as a whole does not answer."""
+
+
+class SlicePublisher(Protocol):
+    """Publishes, as `dradriver.publish.Publisher` does."""
+
+    def set_slices(self, slices: Iterable[Slice]) -> None:
+        """Offer these instead of what was offered before; returns at once."""
 
 
 class Reporter(Protocol):
@@ -192,7 +199,7 @@ class Offering:
         self._wanted = wanted
         self._clock = clock
         self._client: Client | None = None
-        self._publisher: Publisher | None = None
+        self._publisher: SlicePublisher | None = None
         self._shown: _Shown | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -221,9 +228,12 @@ class Offering:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
-    def start(self, client: Client, publisher: Publisher) -> None:
-        """Offer, from now on."""
+    def attach(self, client: Client, publisher: SlicePublisher) -> None:
+        """Say whom to ask and whom to tell; once, before `start`."""
         self._client, self._publisher = client, publisher
+
+    def start(self) -> None:
+        """Offer, from now on."""
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
@@ -573,4 +583,9 @@ def _is_switched(gpu: Gpu, rule: GpuRule) -> bool:
 
 
 def _is_among(gpu: Gpu, unreadable: Iterable[UnreadableGpu]) -> bool:
-    return any(gpu.uuid == one.uuid or gpu.pci_bus_id == one.pci_bus_id for one in unreadable)
+    """Tell whether a GPU that is missing may be one that NVML counts; of a lost one it may say nothing more."""
+    return any(_is_unnamed(one) or gpu.uuid == one.uuid or gpu.pci_bus_id == one.pci_bus_id for one in unreadable)
+
+
+def _is_unnamed(one: UnreadableGpu) -> bool:
+    return one.uuid is None and one.pci_bus_id is None

@@ -125,7 +125,8 @@ class Runtime:
         self._reconciler.recover_records()
         self._reconciler.start()
         self._configuration.start(self._client)
-        self._offering.start(self._client, self._publisher)
+        self._offering.attach(self._client, self._publisher)
+        self._offering.start()
         self._listener.start()
         return self._preparer
 

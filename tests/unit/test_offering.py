@@ -1,0 +1,334 @@
+"""What a node offers while GPUs, claims, configuration and API server change."""
+
+import pytest
+from doubles.apiserver import ApiServer, Fault
+from doubles.offering import OfferingNode, wanted
+from doubles.versions import Kubernetes
+
+from dradriver import offering as module
+from dradriver.kube import KubeError
+from dradriver.kube.connection import connect
+
+ONE_G = "gpu-0-mig-1g10gb-19-0"
+THREE_G = "gpu-0-mig-3g40gb-9-4"
+LOST, UNWANTED, FOREIGN = "gpu-lost", "not-offered", "foreign-mig-instance"
+
+
+@pytest.fixture
+def make(tmp_path):
+    made, clients = [], []
+    with ApiServer() as server:
+
+        def build(**fields):
+            clients.append(connect(server.kubeconfig(tmp_path)))
+            folder = tmp_path / f"node-{len(made)}"
+            folder.mkdir()
+            made.append(OfferingNode(folder, server, clients[-1], **fields))
+            return made[-1]
+
+        yield build
+        for node in made:
+            node.nvml.close()
+        for client in clients:
+            client.close()
+
+
+@pytest.fixture
+def node(make):
+    return make()
+
+
+# --- looking --------------------------------------------------------------------------------------
+
+
+def test_what_does_not_change_is_offered_once(node):
+    assert [node.look() for _ in range(3)] == [module.LOOK_SECONDS] * 3
+    assert len(node.slices.offers) == 1
+    assert {"gpu-0", "gpu-1", ONE_G} <= set(node.names)
+
+
+def test_claims_on_what_is_offered_change_nothing(node):
+    node.look()
+    claim = node.claim(ONE_G)
+    assert not isinstance(node.prepare(claim), list)
+    assert node.records.all()
+    node.look()
+    node.unprepare(claim)
+    node.look()
+    assert len(node.slices.offers) == 1
+    assert node.tainted(FOREIGN) == []
+
+
+def test_nothing_is_offered_before_the_labels_of_the_node_are_known(node):
+    node.want = wanted(settled=False)
+    node.look()
+    assert node.slices.offers == []
+    assert node.offering.node is not None, "what is prepared already has to be served"
+    node.want = wanted()
+    node.look()
+    assert len(node.slices.offers) == 1
+
+
+# --- GPUs that come and go ------------------------------------------------------------------------
+
+
+def test_a_gpu_that_is_lost_stays_with_a_taint_and_its_neighbour_without(node):
+    node.look()
+    before = node.names
+    node.simulate("lose", "--gpu", "1")
+    node.look()
+    assert node.names == before
+    assert node.tainted(LOST) == [name for name in before if name.startswith("gpu-1")]
+    assert "GpuUnreadable" in node.notes.reasons
+    assert "GpuLost" in node.notes.reasons
+    node.simulate("recover", "--gpu", "1")
+    node.nvml.renew()
+    node.look()
+    assert (node.names, node.tainted(LOST), node.notes.now) == (before, [], {})
+
+
+def test_a_gpu_that_is_lost_is_remembered_by_the_next_process(node):
+    node.look()
+    before = node.names
+    node.simulate("lose", "--gpu", "1")
+    node.again()
+    node.look()
+    assert node.names == before
+    assert node.tainted(LOST) == [name for name in before if name.startswith("gpu-1")]
+
+
+def test_minors_that_move_change_no_name(node):
+    node.look()
+    before = node.slices.offers[-1]
+    node.simulate("minor", "--gpu", "0", "7")
+    node.look()
+    node.again()
+    node.look()
+    assert node.slices.offers[-1] == before
+    assert {gpu.minor for gpu in node.offering.node.gpus.values()} == {7, 1}
+
+
+def test_a_driver_that_fails_once_hides_nothing_and_twice_taints_everything(node):
+    node.look()
+    before = node.names
+    node.simulate("fail", "nvmlDeviceGetCount", "--error", "UNKNOWN")
+    assert node.look() == module.RETRY_SECONDS
+    assert node.tainted(LOST) == []
+    node.look()
+    assert node.names == node.tainted(LOST) == before
+    assert "GpusUnavailable" in node.notes.reasons
+    node.simulate("fail", "nvmlDeviceGetCount", "--clear")
+    node.look()
+    assert (node.names, node.tainted(LOST), node.notes.now) == (before, [], {})
+
+
+# --- instances of others --------------------------------------------------------------------------
+
+
+def made_by_others(node, profile, start, gpu=0):
+    node.simulate("instance", "create", "--gpu", str(gpu), "--start", str(start), profile)
+
+
+def test_instances_that_others_make_and_destroy_are_followed(make):
+    node = make(want=wanted("static"), mig_mode="on")
+    node.look()
+    assert node.names == []
+    made_by_others(node, "3g.40gb", 4)
+    node.look()
+    assert node.names == [THREE_G]
+    node.simulate("instance", "destroy", "--gpu", "0", "--all")
+    node.look()
+    assert node.names == []
+
+
+def test_an_instance_that_vanishes_under_its_claim_stays_for_it(make):
+    node = make(want=wanted("static"), mig_mode="on")
+    made_by_others(node, "3g.40gb", 4)
+    node.look()
+    uuid = node.slices.devices[THREE_G].attributes["uuid"]
+    claim = node.claim(THREE_G)
+    node.prepare(claim)
+    node.simulate("instance", "destroy", "--gpu", "0", "--all")
+    assert node.look() == module.RELEASE_SECONDS
+    assert node.tainted(UNWANTED) == [THREE_G]
+    assert node.slices.devices[THREE_G].attributes["uuid"] == uuid
+    node.released(claim)
+    node.look(after=module.ALLOCATED_SECONDS)
+    assert node.names == []
+
+
+def test_places_that_others_take_are_tainted_as_long_as_they_do(node):
+    node.look()
+    node.simulate("mig", "--gpu", "0", "on")
+    made_by_others(node, "2g.20gb", 4)
+    node.look()
+    tainted = node.tainted(FOREIGN)
+    assert {"gpu-0", THREE_G, "gpu-0-mig-1g10gb-19-4"} <= set(tainted)
+    assert ONE_G not in tainted
+    assert not any(name.startswith("gpu-1") for name in tainted)
+    node.simulate("instance", "destroy", "--gpu", "0", "--all")
+    node.look()
+    assert node.tainted(FOREIGN) == []
+
+
+# --- configurations -------------------------------------------------------------------------------
+
+
+def test_what_a_claim_holds_outlives_its_rule(node):
+    node.look()
+    claim = node.claim(THREE_G)
+    node.prepare(claim)
+    node.want = wanted("static")
+    assert node.look() == module.RELEASE_SECONDS
+    assert node.names == [THREE_G, "gpu-1"], "the whole GPU is in MIG mode"
+    assert node.tainted(UNWANTED) == [THREE_G]
+    node.released(claim)
+    node.look(after=module.ALLOCATED_SECONDS)
+    assert node.names == ["gpu-0", "gpu-1"]
+
+
+def test_what_a_claim_holds_outlives_its_rule_over_a_restart(node):
+    node.look()
+    claim = node.claim(THREE_G)
+    node.prepare(claim)
+    node.again()
+    node.want = wanted("off")
+    node.look()
+    assert node.names == [THREE_G, "gpu-1"]
+    assert node.tainted(UNWANTED) == [THREE_G]
+    node.released(claim)
+    assert node.nvml.instances(node.uuids()[0]) == ()
+    node.look(after=module.ALLOCATED_SECONDS)
+    assert node.names == ["gpu-0", "gpu-1"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_claim_that_is_allocated_and_not_prepared_yet_keeps_its_device(node, restarted):
+    node.look()
+    if restarted:
+        for number, part in enumerate(node.slices.offers[-1]):
+            node.server.put("resourceslices", published(part, number))
+    claim = node.claim(THREE_G)
+    if restarted:
+        node.again()
+    node.want = wanted(profiles="1g.10gb")
+    assert node.look() == module.RELEASE_SECONDS
+    assert node.tainted(UNWANTED) == [THREE_G]
+    assert node.prepare(claim).devices
+    node.released(claim)
+    node.look(after=module.ALLOCATED_SECONDS)
+    assert THREE_G not in node.names
+
+
+def published(part, number):
+    devices = [{"name": device.name} for device in part.devices]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"slice-{number}"},
+        "spec": {"driver": "gpu.nvidia.com", "nodeName": "node-a", "pool": {"name": "node-a"}, "devices": devices},
+    }
+
+
+def test_a_claim_that_was_allocated_while_its_device_vanished_gets_it_back(node):
+    node.look()
+    node.want = wanted(profiles="1g.10gb")
+    node.look()
+    assert THREE_G not in node.names
+    claim = node.claim(THREE_G)
+    node.look(after=module.SECOND_CHECK_SECONDS)
+    assert node.tainted(UNWANTED) == [THREE_G]
+    assert node.prepare(claim).devices
+
+
+def test_nothing_vanishes_while_the_api_server_does_not_say_what_claims_hold(node):
+    node.look()
+    node.server.fail(Fault(status=500), when=lambda request: "resourceclaims" in request.path, times=float("inf"))
+    node.want = wanted(profiles="1g.10gb")
+    with pytest.raises(KubeError):
+        node.look()
+    assert len(node.slices.offers) == 1
+    node.server.heal()
+    node.look()
+    assert THREE_G not in node.names
+
+
+def test_a_node_that_is_held_offers_nothing_and_serves_its_claims(node):
+    node.look()
+    claim = node.claim(THREE_G)
+    node.want = wanted(allocation="hold")
+    node.look()
+    assert node.names == []
+    assert len(node.slices.offers[-1]) == 1
+    assert node.prepare(claim).devices
+    node.want = wanted()
+    node.look()
+    assert node.slices.offers[-1] == node.slices.offers[0]
+
+
+# --- API servers ----------------------------------------------------------------------------------
+
+
+def test_a_server_that_keeps_no_counters_is_offered_whole_gpus_until_it_does(node):
+    node.server.strip = Kubernetes(minor=35, partitions=False, taints=False)
+    node.look()
+    assert node.names == ["gpu-0", "gpu-1"]
+    assert node.notes.reasons == ["PartitionsNotOffered", "TaintsNotKept"]
+    node.server.strip = Kubernetes(minor=37)
+    node.look()
+    assert node.names == ["gpu-0", "gpu-1"], "nobody has doubted it"
+    node.offering.doubt()
+    node.look()
+    assert ONE_G in node.names
+    assert node.notes.now == {}
+
+
+def test_a_server_of_1_34_gets_each_counter_set_beside_its_devices(node):
+    node.server.strip = Kubernetes(minor=34)
+    node.look()
+    assert all(len(part.counter_sets) == 1 and part.devices for part in node.slices.offers[-1])
+
+
+def test_a_server_without_taints_is_not_offered_the_devices_of_a_lost_gpu(node):
+    node.server.strip = Kubernetes(minor=37, taints=False)
+    node.look()
+    node.simulate("lose", "--gpu", "1")
+    node.look()
+    assert node.names
+    assert all(name.startswith("gpu-0") for name in node.names)
+
+
+def test_a_doubt_has_the_same_slices_offered_again(node):
+    node.look()
+    node.offering.doubt()
+    node.look()
+    assert node.slices.offers[0] == node.slices.offers[1]
+
+
+def test_a_server_that_does_not_answer_is_asked_again(node):
+    node.server.fail(Fault(status=503), times=float("inf"))
+    with pytest.raises(KubeError):
+        node.look()
+    assert node.slices.offers == []
+    node.server.heal()
+    node.look()
+    assert ONE_G in node.names
+
+
+# --- telling --------------------------------------------------------------------------------------
+
+
+def test_profiles_that_no_gpu_has_are_told(node):
+    node.want = wanted(profiles="1g.10gb,9g.90gb")
+    node.look()
+    assert node.notes.now["profiles"] == ("UnknownProfiles", "no GPU of this node has 9g.90gb")
+    node.want = wanted()
+    node.look()
+    assert node.notes.now == {}
+
+
+def test_the_same_is_told_once(node):
+    node.simulate("lose", "--gpu", "1")
+    for _ in range(3):
+        node.look()
+    assert len(node.notes.ever) == len(set(node.notes.ever))
