@@ -1,6 +1,6 @@
 """`make bench`: how fast and how small the plugin is, against a real API server. Prints figures, judges nothing.
 
-    PYTHONPATH=tests python -m bench [--rounds 200] [--starts 10] [--kubeconfig FILE]
+    PYTHONPATH=tests python -m bench [--rounds 200] [--starts 10] [--seeds 10] [--kubeconfig FILE]
 
 boots a control plane of its own, unless it is told to use another. GPUs are simulated, the kubelet is a double, the
 node exists in the API server only, and claims are allocated by this program: nobody else on a cluster is disturbed.
@@ -13,7 +13,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from bench import burst, calls, installed, process
+from bench import burst, calls, installed, packing, process
 from bench.aims import Aims
 from bench.figures import Figure, show
 from bench.process import Program
@@ -47,6 +47,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=200, help="calls measured of each kind (default: %(default)s)")
     parser.add_argument("--idle", type=float, default=10.0, help="seconds of idleness (default: %(default)s)")
     parser.add_argument(
+        "--seeds", type=packing.runs, default=packing.SEEDS, help="runs of each mix for packing (default: %(default)s)"
+    )
+    parser.add_argument(
         "--here", action="store_true", help="use this environment instead of one like an installation's"
     )
     return parser.parse_args()
@@ -70,6 +73,7 @@ def _run(options: argparse.Namespace, folder: Path) -> None:
             print(program.log.read_text()[-4000:], file=sys.stderr)
             raise
         _measure_parts(folders, cluster, aims, kubeconfig=options.kubeconfig, rounds=options.rounds)
+    packing.measure(seeds=options.seeds)
     aims.show()
 
 
