@@ -222,7 +222,7 @@ class Client:
         selector: Selector = Selector(),
         resource_version: str,
         seconds: float,
-        grace: float = 15.0,
+        silence: float = 150.0,
     ) -> Watch:
         """Open one watch, with bookmarks.
 
@@ -231,7 +231,7 @@ class Client:
             selector: which of them.
             resource_version: where the last list or watch ended.
             seconds: after which the server ends the stream by itself.
-            grace: seconds of silence beyond that before the connection counts as dead.
+            silence: seconds without a word after which the connection counts as dead; bookmarks come each minute.
         """
         query = selector.query() | {
             "watch": "true",
@@ -240,7 +240,7 @@ class Client:
             "timeoutSeconds": str(round(seconds)),
         }
         path = resource.path(namespace=selector.namespace)
-        stream = self._transport.open(Request(method="GET", path=path, query=query, timeout=seconds + grace))
+        stream = self._transport.open(Request(method="GET", path=path, query=query, timeout=silence))
         target = f"WATCH {path}"
         if stream.status not in _OK:
             try:

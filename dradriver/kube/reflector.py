@@ -15,11 +15,14 @@ import structlog
 
 from dradriver.kube.backoff import Backoff
 from dradriver.kube.client import Client, Selector, Watch
-from dradriver.kube.errors import GoneError, KubeError
+from dradriver.kube.errors import GoneError, KubeError, ServerError, UnreachableError
 from dradriver.kube.resources import Object, Resource
 from dradriver.kube.store import Store, key_of
 
 _FAILURES_BEFORE_LIST = 3
+
+_EARLY = 2.0
+"""Seconds by which a stream may miss its length; a server that ends it earlier shuts down."""
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +34,8 @@ class Pace:
     Attributes:
         shortest: lower bound of what we ask the server as the length of one watch.
         longest: upper bound; chosen at random in between so that not all nodes come back together.
-        grace: silence beyond that length after which the connection counts as dead.
+        silence: after which the connection counts as dead. API servers send a bookmark each minute (seen on 1.34 and
+            1.37), so that two have been missed by then.
         healthy: a stream that lived that long was a good one. A shorter one is a failure, even if it ended
             without an error: a server that ends every stream at once must not be asked in a tight loop.
         backoff: delays after failures.
@@ -41,7 +45,7 @@ class Pace:
 
     shortest: float = 240.0
     longest: float = 480.0
-    grace: float = 15.0
+    silence: float = 150.0
     healthy: float = 5.0
     backoff: Backoff = field(default_factory=Backoff)
     clock: Callable[[], float] = time.monotonic
@@ -64,6 +68,8 @@ class Reflector:
         store: where it goes; it may have other writers.
         selector: which objects.
         on_change: called with the key of each object that changed or vanished, and for a list with "".
+        on_return: called when the server answers again after it did not, or after it ended a stream before its time:
+            it may have been restarted as another version.
         pace: times.
     """
 
@@ -75,6 +81,7 @@ class Reflector:
         *,
         selector: Selector = Selector(),  # noqa: B008 - frozen
         on_change: Callable[[str], None] = lambda _key: None,
+        on_return: Callable[[], None] = lambda: None,
         pace: Pace | None = None,
     ) -> None:
         self._client = client
@@ -82,13 +89,16 @@ class Reflector:
         self._store = store
         self._selector = selector
         self._on_change = on_change
+        self._on_return = on_return
         self._pace = pace or Pace()
         self._position = ""
         self._watch: Watch | None = None
         self._opened: float | None = None
+        self._is_lost = False
         self._error: Exception | None = None
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        self._woken = threading.Event()
         self._synced = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -120,9 +130,14 @@ class Reflector:
     def end(self) -> None:
         """End the stream, and the thread as soon as it comes back from a call; does not wait for that."""
         self._stopped.set()
+        self._woken.set()
         with self._lock:
             if self._watch is not None:
                 self._watch.abort()
+
+    def wake(self) -> None:
+        """The server is known to answer others again: end a rest that it owes to not answering. Harmless otherwise."""
+        self._woken.set()
 
     def stop(self, timeout: float = 5.0) -> bool:
         """`end`, and wait; False if the thread still hangs in a call after that many seconds."""
@@ -159,7 +174,10 @@ class Reflector:
         self._opened = None
         try:
             self.round()
+        except GoneError as error:
+            return error
         except KubeError as error:
+            self._is_lost = True
             return error
         except Exception as error:
             log.exception("defect in a reflector", resource=self._resource.plural)
@@ -186,7 +204,12 @@ class Reflector:
             failures=failures,
             seconds=round(delay, 1),
         )
-        self._stopped.wait(delay)
+        self._wait(delay, wakeable=isinstance(error, UnreachableError | ServerError))
+
+    def _wait(self, seconds: float, *, wakeable: bool) -> None:
+        self._woken.clear()
+        if not self._stopped.is_set():
+            (self._woken if wakeable else self._stopped).wait(seconds)
 
     def _list(self) -> None:
         # "0" lets the server answer from its cache: a whole cluster of nodes may come at the same time.
@@ -198,20 +221,29 @@ class Reflector:
         self._position = listing.resource_version
         self._synced.set()
         self._on_change("")
+        self._note_return()
+
+    def _note_return(self) -> None:
+        if self._is_lost:
+            self._is_lost = False
+            self._on_return()
 
     def _stream(self) -> None:
+        seconds = self._pace.watch_seconds()
         watch = self._client.watch(
             self._resource,
             selector=self._selector,
             resource_version=self._position,
-            seconds=self._pace.watch_seconds(),
-            grace=self._pace.grace,
+            seconds=seconds,
+            silence=self._pace.silence,
         )
         self._opened = self._pace.clock()
         self._error = None
+        self._note_return()
         with watch, self._abortable(watch):
             for event in watch.events():
                 self._deliver(event.type, event.object)
+        self._is_lost = self._pace.clock() - self._opened < seconds - _EARLY
 
     @contextlib.contextmanager
     def _abortable(self, watch: Watch) -> Iterator[None]:

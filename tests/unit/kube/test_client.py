@@ -286,7 +286,7 @@ def test_other_statuses_inside_a_watch_are_errors(client, server):
 
 def test_a_silent_watch_ends_with_the_read_time_out(client, server):
     server.fail(Fault(stream_silent=True))
-    with client.watch(RESOURCE_SLICES, resource_version="100", seconds=0.1, grace=0.1) as watch:
+    with client.watch(RESOURCE_SLICES, resource_version="100", seconds=0.1, silence=0.2) as watch:
         events = watch.events()
         with pytest.raises(UnreachableError):
             next(events)

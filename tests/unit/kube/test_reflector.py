@@ -52,6 +52,13 @@ class Follower:
             return self.changed.wait_for(lambda: condition(self.store.snapshot()), PATIENCE)
 
 
+def rests(follower):
+    """Seconds of each rest, none of which is taken."""
+    seconds = []
+    follower.reflector._wait = lambda delay, **_: seconds.append(delay)
+    return seconds
+
+
 @pytest.fixture
 def follow(client):
     made = []
@@ -155,9 +162,8 @@ def test_what_vanished_while_nobody_watched_is_removed(server, follow):
 def test_a_server_in_trouble_is_not_asked_in_a_tight_loop(server, client, fault):
     """Rounds are counted against the delays they earned, on a clock that does not move."""
     server.fail(fault, when=is_watch, times=float("inf"))
-    waits = []
     follower = Follower(client, pace=Pace(clock=lambda: 0.0, chance=lambda: 0.0))
-    follower.reflector._stopped.wait = waits.append
+    waits = rests(follower)
     follower.reflector.run(rounds=8)
     expired = fault.stream_status == 410
     assert waits == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30][1 if expired else 0 :]
@@ -166,18 +172,16 @@ def test_a_server_in_trouble_is_not_asked_in_a_tight_loop(server, client, fault)
 
 def test_a_refused_connection_backs_off(server, client):
     server.__exit__()
-    waits = []
     follower = Follower(client, pace=Pace(chance=lambda: 0.0))
-    follower.reflector._stopped.wait = waits.append
+    waits = rests(follower)
     follower.reflector.run(rounds=3)
     assert waits == [0.8, 1.6, 3.2]
 
 
 def test_retry_after_is_obeyed(server, client):
     server.fail(Fault(status=429, headers={"Retry-After": "120"}))
-    waits = []
     follower = Follower(client, pace=Pace(chance=lambda: 0.0))
-    follower.reflector._stopped.wait = waits.append
+    waits = rests(follower)
     follower.reflector.run(rounds=1)
     assert waits == [120]
 
@@ -185,9 +189,8 @@ def test_retry_after_is_obeyed(server, client):
 def test_a_healthy_stream_resets_the_backoff(server, client):
     ticks = itertools.count(step=10)
     server.fail(Fault(stream_ends=True), when=is_watch, times=float("inf"))
-    waits = []
     follower = Follower(client, pace=Pace(clock=lambda: float(next(ticks))))
-    follower.reflector._stopped.wait = waits.append
+    waits = rests(follower)
     follower.reflector.run(rounds=5)
     assert waits == []
 
@@ -195,7 +198,7 @@ def test_a_healthy_stream_resets_the_backoff(server, client):
 def test_a_position_that_never_works_is_given_up(server, client):
     server.fail(Fault(status=504, reason="Timeout"), when=is_watch, times=3)
     follower = Follower(client, pace=Pace(clock=lambda: 0.0))
-    follower.reflector._stopped.wait = lambda _seconds: None
+    rests(follower)
     server.fail(Fault(stream_ends=True), when=is_watch)
     follower.reflector.run(rounds=4)
     assert server.count(is_list) == 2
@@ -214,7 +217,7 @@ def test_a_lagging_server_is_asked_for_the_newest(server, client):
 
 def test_a_silent_connection_is_given_up(server, client):
     server.fail(Fault(stream_silent=True), when=is_watch)
-    follower = Follower(client, pace=Pace(shortest=0.1, longest=0.1, grace=0.1))
+    follower = Follower(client, pace=Pace(silence=0.2))
     with pytest.raises(UnreachableError):
         follower.reflector.round()
 
@@ -242,6 +245,75 @@ def test_stop_interrupts_a_long_backoff(server, follow):
     follower = follow(pace=Pace(backoff=Backoff(initial=3600, maximum=3600)))
     assert server.wait(lambda: server.count() == 1)
     assert follower.reflector.stop(PATIENCE)
+
+
+def returned(server, client, *faults, when=is_watch, rounds=None, **options):
+    """How often a server that does these things, one at a request, is noticed to be back."""
+    returns = []
+    for fault in faults:
+        server.fail(fault, when=when)
+    follower = Follower(client, on_return=lambda: returns.append(server.count()), **options)
+    rests(follower)
+    server.fail(Fault(stream_ends=True), when=is_watch, times=float("inf"))
+    follower.reflector.run(rounds=len(faults) + 1 if rounds is None else rounds)
+    return len(returns)
+
+
+@pytest.mark.parametrize("fault", [Fault(status=500), Fault(status=403)], ids=str)
+def test_a_server_that_answers_again_is_noticed_once(server, client, fault):
+    assert returned(server, client, *[fault] * 2) == 1
+
+
+def test_a_server_that_can_be_reached_again_is_noticed(server, client):
+    assert returned(server, client, *[Fault(reset=True)] * 4, when=is_list, rounds=3) == 1
+
+
+@pytest.mark.parametrize("fault", [Fault(stream_ends=True), Fault(stream_status=500)], ids=str)
+def test_a_stream_that_ends_before_its_time_is_a_server_that_goes(server, client, fault):
+    assert returned(server, client, *[fault] * 2) == 2
+
+
+def test_a_stream_that_ends_in_time_is_daily_life(server, client):
+    assert returned(server, client, Fault(stream_ends=True), pace=Pace(shortest=1, longest=1)) == 0
+
+
+def test_an_expired_position_is_daily_life(server, client):
+    assert returned(server, client, Fault(stream_status=410), Fault(status=410, reason="Expired")) == 0
+
+
+def test_the_beginning_is_no_return(server, client):
+    assert returned(server, client) == 0
+
+
+def test_waking_ends_a_rest_after_no_answer(server, follow):
+    server.fail(Fault(status=503), times=2)
+    follower = follow(pace=Pace(backoff=Backoff(initial=3600, maximum=3600)))
+    for number in (1, 2):
+        assert server.wait(lambda number=number: server.count() == number)
+        while server.count() == number:
+            follower.reflector.wake()
+    assert follower.reflector.wait_synced(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault(status=429, headers={"Retry-After": "3600"}), Fault(status=403), Fault(stream_ends=True)], ids=str
+)
+def test_waking_does_not_shorten_what_an_answer_asks_for(server, client, fault):
+    server.fail(fault, times=float("inf"), when=is_watch)
+    follower = Follower(client)
+    rests = []
+    follower.reflector._wait = lambda _delay, *, wakeable: rests.append(wakeable)
+    follower.reflector.run(rounds=2)
+    assert rests == [False, False]
+
+
+def test_waking_one_that_does_not_rest_is_harmless(server, follow):
+    follower = follow()
+    assert server.wait(lambda: server.count(is_watch) == 1)
+    follower.reflector.wake()
+    server.put("resourceslices", thing("a"))
+    assert follower.wait(lambda known: "a" in known)
+    assert server.count() == 2
 
 
 def test_stop_before_start_is_harmless(client):
