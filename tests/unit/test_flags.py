@@ -16,7 +16,7 @@ def test_defaults_are_those_of_a_real_node():
     assert options.driver_root == options.driver_root_here == Path("/")
     assert options.mig is MigOffer.STATIC
     assert options.profiles == ProfileChoice()
-    assert options.kubeconfig is options.simulation is options.proc_devices is None
+    assert options.kubeconfig is options.simulation is options.proc_devices is options.node_config is None
     assert options.http_endpoint == ""
 
 
@@ -36,6 +36,7 @@ def test_variables_are_the_flags_in_capitals():
             "HTTP_ENDPOINT": ":8080",
             "MIG": "dynamic",
             "PROFILES": "1g.10gb",
+            "NODE_CONFIG": "/etc/dradriver/nodes.yaml",
             "LOG_LEVEL": "debug",
             "LOG_FORMAT": "text",
         },
@@ -47,6 +48,7 @@ def test_variables_are_the_flags_in_capitals():
     assert options.cdi_hook == "/usr/bin/nvidia-cdi-hook"
     assert options.proc_devices == Path("/fake/devices")
     assert (options.http_endpoint, options.mig, options.profiles.names) == (":8080", MigOffer.DYNAMIC, {"1g.10gb"})
+    assert options.node_config == Path("/etc/dradriver/nodes.yaml")
     assert (options.log_level, options.log_format) == ("debug", "text")
 
 
