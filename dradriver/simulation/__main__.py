@@ -95,6 +95,15 @@ def _add_node(verbs: _Verbs) -> None:
     reload = verbs.add("driver-reload", commands.driver_reload, "load the driver anew: instances gone")
     reload.add_argument("--version", help="another version")
     _gpu(verbs.add("reset", commands.reset, "reset GPUs: pending MIG mode and remappings in force"), None)
+    _add_slots(verbs)
+
+
+def _add_slots(verbs: _Verbs) -> None:
+    unplug = verbs.add("unplug", commands.unplug, "take GPUs off the PCI bus, whatever uses them")
+    plug = verbs.add("plug", commands.plug, "put unplugged GPUs back; NVML sees them when it is initialised anew")
+    for verb in (unplug, plug):
+        verb.add_argument("--gpu", type=_number, nargs="+", required=True, metavar="I", help="indices of the GPUs")
+    plug.add_argument("--replace", action="store_true", help="put other GPUs there: same slots, new UUIDs")
 
 
 def _add_errors(verbs: _Verbs) -> None:

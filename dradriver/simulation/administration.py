@@ -1,5 +1,6 @@
 """What happens to a node from outside: errors, resets, reboots, what an administrator does. Pure, as `hardware`."""
 
+import secrets
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -74,6 +75,46 @@ def recover(state: State, index: int) -> State:
     gpu = state.gpus[index]
     after = _with(state, index, lost=False, recovery=0) if gpu.lost or gpu.recovery else state
     return emit(after, index, EVENT_RECOVERY_ACTION, 0) if gpu.recovery else after
+
+
+def unplug(state: State, index: int) -> State:
+    """Take a GPU out of its slot: nobody knows it any more, what was made of it and what used it is gone.
+
+    Raises:
+        Refused: NOT_FOUND where the slot is empty.
+    """
+    gpu = state.gpus[index]
+    require(gpu.plugged, Return.NOT_FOUND, f"GPU {index} is unplugged already")
+    return state.with_gpu(index, replace(_power_up(gpu), plugged=False))
+
+
+def plug(state: State, index: int, *, other: bool = False) -> State:
+    """Put a GPU back in its slot, as it is after power-up; sessions that are open do not know it.
+
+    Args:
+        state: before.
+        index: of the slot.
+        other: it is another GPU of the same model: bus id and minor stay, UUID and serial number do not.
+
+    Raises:
+        Refused: IN_USE where one is in the slot.
+    """
+    gpu = state.gpus[index]
+    require(not gpu.plugged, Return.IN_USE, f"GPU {index} is plugged in: unplug it first")
+    if other:
+        new = replace(gpu, uuid=new_uuid(), serial=new_serial(), mig_pending=False, rows=RemappedRows())
+        gpu = _power_up(new)
+    return state.with_gpu(index, replace(gpu, plugged=True, pluggings=gpu.pluggings + 1))
+
+
+def new_uuid() -> str:
+    """Give a UUID that no GPU has."""
+    return f"GPU-{uuid.uuid4()}"
+
+
+def new_serial() -> str:
+    """Give a serial number that no board has."""
+    return str(secrets.randbelow(9 * 10**12) + 10**12)
 
 
 def remap(state: State, index: int, rows: RemappedRows) -> State:

@@ -25,14 +25,25 @@ Verb = Callable[[Store, Namespace], str]
 # --- what the user may name -------------------------------------------------------------------------
 
 
-def gpu_index(state: State, number: int) -> int:
-    """Check a GPU index.
+def slot(state: State, number: int) -> int:
+    """Check the number of a slot, whether or not a GPU is in it.
 
     Raises:
-        BadInput: the node has no such GPU.
+        BadInput: the node has no such slot.
     """
     if not 0 <= number < len(state.gpus):
         raise BadInput(f"no GPU {number}: this node has GPUs 0 to {len(state.gpus) - 1}")
+    return number
+
+
+def gpu_index(state: State, number: int) -> int:
+    """Check the number of a GPU that is there.
+
+    Raises:
+        BadInput: the node has no such slot.
+        Refused: NOT_FOUND where no GPU is in it.
+    """
+    require(state.gpus[slot(state, number)].plugged, Return.NOT_FOUND, f"GPU {number} is unplugged: plug it in first")
     return number
 
 
@@ -68,11 +79,11 @@ def error_code(text: str) -> Return:
     return Return[name]
 
 
-def _each(state: State, number: int | None) -> range:
-    """The GPU asked for, or all."""
+def _each(state: State, number: int | None) -> list[int]:
+    """The GPU asked for, or all that are there."""
     if number is None:
-        return range(len(state.gpus))
-    return range(gpu_index(state, number), number + 1)
+        return [index for index, gpu in enumerate(state.gpus) if gpu.plugged]
+    return [gpu_index(state, number)]
 
 
 def _one(store: Store, change: Callable[[State, int], State], number: int) -> None:
@@ -123,6 +134,31 @@ def reset(store: Store, arguments: Namespace) -> str:
     """Reset one GPU or all."""
     _all(store, admin.reset, arguments.gpu)
     return "reset"
+
+
+def unplug(store: Store, arguments: Namespace) -> str:
+    """Take GPUs out of their slots, all or none."""
+    _slots(store, admin.unplug, arguments.gpu)
+    return f"unplugged GPU {_listed(arguments.gpu)}"
+
+
+def plug(store: Store, arguments: Namespace) -> str:
+    """Put GPUs into their slots, all or none."""
+    _slots(store, lambda state, index: admin.plug(state, index, other=arguments.replace), arguments.gpu)
+    return f"plugged in {'another ' if arguments.replace else ''}GPU {_listed(arguments.gpu)}"
+
+
+def _slots(store: Store, change: Callable[[State, int], State], numbers: list[int]) -> None:
+    def apply(state: State) -> tuple[State, None]:
+        for number in dict.fromkeys(numbers):
+            state = change(state, slot(state, number))
+        return state, None
+
+    store.update(apply)
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, dict.fromkeys(numbers)))
 
 
 # --- errors -----------------------------------------------------------------------------------------
@@ -200,7 +236,7 @@ def fail(store: Store, arguments: Namespace) -> str:
         late=arguments.late,
     )
     if fault.gpu is not None:
-        gpu_index(store.read(), fault.gpu)
+        slot(store.read(), fault.gpu)
     store.update(lambda state: (admin.add_fault(state, fault), None))
     return f"{fault.call} fails with {Return(fault.code).name}"
 

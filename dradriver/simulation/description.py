@@ -15,13 +15,13 @@ A file looks like this; everything but `gpu` is optional:
 """
 
 import re
-import secrets
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dradriver.simulation.administration import new_serial, new_uuid
 from dradriver.simulation.errors import BadInput
 from dradriver.simulation.models import MODELS
 from dradriver.simulation.state import Gpu, Majors, Rename, State
@@ -190,8 +190,8 @@ def _gpu(wanted: Wanted, index: int, count: int, *, mig: bool) -> Gpu:
     # Two GPUs share a PCIe root complex, and the second half of them hangs on the second socket, as in common servers.
     return Gpu(
         model=wanted.model,
-        uuid=f"GPU-{uuid.uuid4()}",
-        serial=str(secrets.randbelow(9 * 10**12) + 10**12),
+        uuid=new_uuid(),
+        serial=new_serial(),
         minor=index,
         bus_id=f"0000:{0x09 + 0x0F * index:02x}:00.0",
         pcie_root=f"pci0000:{0x08 + 0x1E * (index // 2):02x}",

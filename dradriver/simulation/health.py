@@ -113,12 +113,14 @@ def _wait(call: Call, handle: Any, data: Any, timeout: Any) -> None:
     deadline = session.clock() + memory.integer(timeout) / 1000
     while True:
         state = session.live_state()
-        event = events.take(state.events)
+        known = session.slots(state)
+        event = events.take(tuple(one for one in state.events if one.gpu in known))
         if event:
             _put_event(memory.structure(data), event)
             return
         # What is queued comes first; then the loss of a watched GPU is told again by every wait.
-        require(not any(state.gpus[index].lost for index in events.watched), Return.GPU_IS_LOST)
+        gone = any(slot not in known or state.gpus[slot].lost for slot in events.watched)
+        require(not gone, Return.GPU_IS_LOST)
         left = deadline - session.clock()
         require(left > 0, Return.TIMEOUT)
         session.sleep(min(left, POLL_SECONDS))

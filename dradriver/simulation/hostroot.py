@@ -158,6 +158,8 @@ def _capability(minor: int, mode: int) -> File:
 
 
 def _gpu(state: State, gpu: Gpu) -> Tree:
+    if not gpu.plugged:
+        return {}
     return {
         f"dev/nvidia{gpu.minor}": Node(NVIDIA_MAJOR, gpu.minor),
         f"proc/driver/nvidia/gpus/{gpu.bus_id}/information": File(_information(gpu)),
@@ -183,6 +185,7 @@ def _pci(gpu: Gpu) -> Tree:
     device, vendor = gpu.kind.device_id >> 16, gpu.kind.device_id & 0xFFFF
     return {
         f"sys/bus/pci/devices/{gpu.bus_id}": Link(f"../../../{folder}"),
+        f"sys/bus/pci/drivers/nvidia/{gpu.bus_id}": Link(f"../../../../{folder}"),
         f"sys/{folder}/numa_node": File(f"{gpu.numa_node}\n"),
         f"sys/{folder}/vendor": File(f"0x{vendor:04x}\n"),
         f"sys/{folder}/device": File(f"0x{device:04x}\n"),

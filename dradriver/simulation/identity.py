@@ -72,20 +72,21 @@ def cuda_version(driver: str) -> int:
 
 @TABLE.add("nvmlDeviceGetCount_v2")
 def _count(call: Call, count: Any) -> None:
-    memory.put_uint(count, len(call.state.gpus))
+    memory.put_uint(count, len(call.slots))
 
 
 @TABLE.add("nvmlDeviceGetHandleByIndex_v2")
 def _handle_by_index(call: Call, index: Any, device: Any) -> None:
-    number = memory.integer(index)
-    require(0 <= number < len(call.state.gpus), Return.INVALID_ARGUMENT)
-    _put_gpu(call, device, number)
+    number, slots = memory.integer(index), call.slots
+    require(0 <= number < len(slots), Return.INVALID_ARGUMENT)
+    _put_gpu(call, device, slots[number])
 
 
 @TABLE.add("nvmlDeviceGetHandleByUUID")
 def _handle_by_uuid(call: Call, wanted: Any, device: Any) -> None:
     name = memory.text(wanted)
-    for index, gpu in enumerate(call.state.gpus):
+    for index in call.slots:
+        gpu = call.state.gpus[index]
         if gpu.uuid == name:
             _put_gpu(call, device, index)
             return
@@ -109,7 +110,7 @@ def _handle_by_serial(call: Call, wanted: Any, device: Any) -> None:
 
 
 def _find(call: Call, matches: Any) -> int:
-    found = next((index for index, gpu in enumerate(call.state.gpus) if matches(gpu)), None)
+    found = next((index for index in call.slots if matches(call.state.gpus[index])), None)
     if found is None:
         raise Refused(Return.NOT_FOUND)
     return found
@@ -154,7 +155,8 @@ def _minor(call: Call, minor: Any) -> None:
 
 @TABLE.add("nvmlDeviceGetIndex", takes=_ANY)
 def _index(call: Call, index: Any) -> None:
-    memory.put_uint(index, call.index if call.kind is Kind.GPU else call.compute_instance()[1].index)
+    number = call.slots.index(call.index) if call.kind is Kind.GPU else call.compute_instance()[1].index
+    memory.put_uint(index, number)
 
 
 @TABLE.add("nvmlDeviceGetBoardId", takes=_GPU)

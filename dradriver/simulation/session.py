@@ -35,7 +35,7 @@ class Kind(Flag):
     COMPUTE_INSTANCE = auto()
 
 
-# A handle looks like a pointer: a mark, the kind, the GPU's index, and the instance's serial.
+# A handle looks like a pointer: a mark, the kind, the GPU's slot, and the instance's serial.
 _MARK = 0x5A << 40
 _EVENT_SETS = _MARK | 0xE << 36
 _KINDS = {1: Kind.GPU, 2: Kind.MIG, 3: Kind.GPU_INSTANCE, 4: Kind.COMPUTE_INSTANCE}
@@ -86,7 +86,7 @@ class Call:
     """A call in progress: what its handle stands for, in the state as it is now.
 
     Attributes:
-        index: of the GPU; -1 where the function takes no handle.
+        index: slot of the GPU; -1 where the function takes no handle.
     """
 
     session: "Session"
@@ -99,6 +99,11 @@ class Call:
     def gpu(self) -> Gpu:
         """The GPU that the handle belongs to."""
         return self.state.gpus[self.index]
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Slots of the GPUs by NVML index."""
+        return self.session.slots(self.state)
 
     def gpu_instance(self) -> GpuInstance:
         """The GPU instance behind the handle, also behind the handle of a MIG device in it."""
@@ -156,11 +161,12 @@ class Session:
         self.users = 0
         self._numbers = count()
         self._loads = 0
+        self._seen: dict[int, int] = {}
 
     # --- life ---
 
     def start(self) -> None:
-        """Initialise (counted).
+        """Initialise (counted); the first one looks which GPUs there are.
 
         Raises:
             Refused: LIB_RM_VERSION_MISMATCH where the driver was replaced since this library was loaded.
@@ -169,6 +175,7 @@ class Session:
         require(state.driver == self.version, Return.LIB_RM_VERSION_MISMATCH)
         if self.users == 0:
             self._loads = state.driver_loads
+            self._seen = {slot: gpu.pluggings for slot, gpu in enumerate(state.gpus) if gpu.plugged}
         self.users += 1
 
     def stop(self) -> None:
@@ -188,6 +195,14 @@ class Session:
         state = self.store.read()
         require(state.driver_loads == self._loads, Return.UNINITIALIZED)
         return state
+
+    def knows(self, slot: int, gpu: Gpu) -> bool:
+        """Tell whether the GPU was there when the session began, and has stayed."""
+        return gpu.plugged and self._seen.get(slot) == gpu.pluggings
+
+    def slots(self, state: State) -> tuple[int, ...]:
+        """Slots of the GPUs by NVML index: where one is taken away, those behind it move up."""
+        return tuple(slot for slot, gpu in enumerate(state.gpus) if self.knows(slot, gpu))
 
     def add_event_set(self, events: EventSet) -> int:
         """Keep an event set and give its handle."""
@@ -214,7 +229,7 @@ class Session:
         if not (state.latencies or state.faults or function.serial):
             self._perform(function, state, arguments)
             return
-        index = _gpu_concerned(name, function, arguments)
+        index = self._gpu_concerned(state, name, function, arguments)
         alone = function.serial and 0 <= index < len(state.gpus)
         guard: AbstractContextManager[None] = self.store.gpu_lock(index) if alone else nullcontext()
         with guard:
@@ -230,10 +245,17 @@ class Session:
             return
         kind, index, serial = _decode(arguments[0])
         require(kind & function.takes and index < len(state.gpus), Return.INVALID_ARGUMENT)
-        require(not state.gpus[index].lost, Return.GPU_IS_LOST)
+        gpu = state.gpus[index]
+        require(self.knows(index, gpu) and not gpu.lost, Return.GPU_IS_LOST)
         call = Call(session=self, state=state, index=index, kind=kind, serial=serial)
         _require_alive(call)
         function.run(call, *arguments[1:])
+
+    def _gpu_concerned(self, state: State, name: str, function: Function, arguments: tuple[Any, ...]) -> int:
+        if name.startswith("nvmlDeviceGetHandleByIndex"):
+            number, slots = memory.integer(arguments[0]), self.slots(state)
+            return slots[number] if 0 <= number < len(slots) else -1
+        return _decode(arguments[0])[1] if function.takes else -1
 
     def _wait(self, state: State, name: str) -> None:
         milliseconds = dict(state.latencies).get(name, 0)
@@ -244,12 +266,6 @@ class Session:
         if any(_matches(fault, name, index) for fault in self.store.read().faults):
             return self.store.update(lambda state: _use_fault(state, name, index))
         return None
-
-
-def _gpu_concerned(name: str, function: Function, arguments: tuple[Any, ...]) -> int:
-    if name.startswith("nvmlDeviceGetHandleByIndex"):
-        return memory.integer(arguments[0])
-    return _decode(arguments[0])[1] if function.takes else -1
 
 
 def _decode(argument: Any) -> tuple[Kind, int, int]:

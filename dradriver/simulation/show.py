@@ -27,6 +27,7 @@ def describe(state: State) -> dict[str, Any]:
 def _gpu(index: int, gpu: Gpu) -> dict[str, Any]:
     return {
         "index": index,
+        "plugged": gpu.plugged,
         "model": gpu.model,
         "product": gpu.kind.product,
         "uuid": gpu.uuid,

@@ -96,7 +96,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU of the node; its position in `State.gpus` is its NVML index.
+    """A GPU of the node, or the one that was taken out of a slot; its position in `State.gpus` is the slot.
 
     Attributes:
         model: key of `models.MODELS`.
@@ -107,6 +107,8 @@ class Gpu:
         mig_pending: MIG mode after the next reset.
         lost: fell off the bus; every call answers GPU_IS_LOST.
         recovery: NVML field 230.
+        plugged: it is in its slot; else nobody on the node knows of it.
+        pluggings: how often it was put in: an NVML session knows only what was there when it began.
     """
 
     model: str
@@ -126,6 +128,8 @@ class Gpu:
     compute_mode: int = 0
     persistence: bool = True
     renames: tuple[Rename, ...] = ()
+    plugged: bool = True
+    pluggings: int = 1
 
     @property
     def kind(self) -> Model:
@@ -161,6 +165,7 @@ class Event(NamedTuple):
 
     Attributes:
         number: counts all events of the node, from 1.
+        gpu: its slot.
         type: one bit of nvmlEventType*.
         data: the Xid, for Xid events.
     """
@@ -182,7 +187,7 @@ class Fault:
         code: what it returns.
         after: how many calls still pass.
         times: how many calls then fail; None = all.
-        gpu: only calls that concern this GPU; None = any.
+        gpu: only calls that concern the GPU in this slot; None = any.
         late: the call takes effect before it reports the error.
     """
 
@@ -208,6 +213,7 @@ class State:
     """A simulated node.
 
     Attributes:
+        gpus: by slot, in bus order; NVML's index counts only those that a session knows.
         generation: counts changes.
         driver_loads: counts loads of the driver; an NVML session from before the last one is dead.
         next_serial: for the next instance.

@@ -50,6 +50,7 @@ def test_create_and_show(run, shown, folder):
     assert (node["driver_version"], node["cuda_version"], len(node["gpus"])) == ("580.105.08", "13.0", 8)
     assert first == {
         "index": 0,
+        "plugged": True,
         "model": "h100-80gb",
         "product": "NVIDIA H100 80GB HBM3",
         "uuid": first["uuid"],
@@ -345,3 +346,46 @@ def test_a_reader_who_has_seen_enough_is_not_told(run, folder):
     command = f"'{sys.executable}' -m dradriver.simulation --state '{folder}' show | head -c 1"
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("{", "")
+
+
+# --- slots ------------------------------------------------------------------------------------------
+
+
+def test_unplug_and_plug(run, shown):
+    run("create", "4xh100-80gb", "--mig", "on")
+    before = shown()["gpus"]
+    assert run("unplug", "--gpu", 1, 3, 1) == "unplugged GPU 1, 3"
+    assert [one["plugged"] for one in shown()["gpus"]] == [True, False, True, False]
+    assert run("plug", "--gpu", 1) == "plugged in GPU 1"
+    assert run("plug", "--replace", "--gpu", 3) == "plugged in another GPU 3"
+    after = shown()["gpus"]
+    assert [one["index"] for one in after if one["plugged"]] == [0, 1, 2, 3]
+    assert [old["uuid"] == new["uuid"] for old, new in zip(before, after, strict=True)] == [True, True, True, False]
+    assert [old["minor"] for old in before] == [new["minor"] for new in after]
+
+
+def test_all_or_none_are_unplugged(run, shown):
+    run("create", "2xh100-80gb")
+    assert "no GPU 2" in run("unplug", "--gpu", 0, 2, code=2)
+    run("unplug", "--gpu", 1)
+    assert run("unplug", "--gpu", 0, 1, code=1) == "simulation: refused: GPU 1 is unplugged already (NOT_FOUND)"
+    assert run("plug", "--gpu", 1, 0, code=1) == "simulation: refused: GPU 0 is plugged in: unplug it first (IN_USE)"
+    assert [one["plugged"] for one in shown()["gpus"]] == [True, False]
+    assert "--gpu" in run("unplug", code=2)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("mig", "on"), ("xid", 79), ("lose",), ("recover",), ("reset",), ("remap", "--pending"), ("minor", 5),
+        ("instance", "create", "1g.10gb"), ("instance", "destroy", "--all"), ("process", "add", 1),
+    ],
+)  # fmt: skip
+def test_nothing_happens_to_an_unplugged_gpu(run, shown, verb):
+    run("create", "2xh100-80gb")
+    run("unplug", "--gpu", 1)
+    assert run(*verb, "--gpu", 1, code=1) == ("simulation: refused: GPU 1 is unplugged: plug it in first (NOT_FOUND)")
+    run("fail", "nvmlDeviceGetUUID", "--error", "UNKNOWN", "--gpu", 1)
+    run("reset")
+    run("recover")
+    assert shown()["gpus"][1]["plugged"] is False
