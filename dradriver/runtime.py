@@ -261,6 +261,7 @@ class Runtime:
             node_name=self._options.node_name,
             pool_name=self._options.node_name,
             on_status=self._on_published,
+            on_doubt=self._offering.doubt,
             meter=SliceMeter(self._metrics),
         )
         publisher.start()

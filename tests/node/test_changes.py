@@ -61,8 +61,8 @@ def test_places_that_a_foreign_instance_takes_are_not_given_out(use_node, space)
     wait_for(lambda: "gpu-0" in tainted(node, FOREIGN), "the whole GPU to be tainted")
     for name in ("one", "two", "three"):
         space.add(claim(name, request("it", MIG, profile("1g.10gb"))), pod(name, claims=[name]))
-    starts = {node.check(each)["app"][0].instance["placement"]["start"] for each in space.running("one", "two", "three")}
-    assert starts == {4, 5, 6}
+    found = [node.check(each)["app"][0] for each in space.running("one", "two", "three")]
+    assert {device.instance["placement"]["start"] for device in found} == {4, 5, 6}
     space.delete("one", "two", "three")
     node.simulation.run("instance", "destroy", "--gpu", "0", "--all")
     wait_for(lambda: not tainted(node, FOREIGN), "all places to be free")
