@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
 
 from dradriver.api import DRADRIVER_DOMAIN, PROFILE_NAME
 from dradriver.api.problems import Problem, Step, show_value
@@ -39,14 +38,10 @@ _DEVICE_ID: Final = re.compile(r"0x[0-9a-f]{8}")
 # --- the document ---------------------------------------------------------------------------------
 
 
-def _custom(text: str) -> PydanticCustomError:
-    return PydanticCustomError("node_config", "{text}", {"text": text})
-
-
 def _is_given(value: object) -> object:
     # `filter:` with nothing behind it is a slip of the pen, and would be a rule for all GPUs.
     if value is None:
-        raise _custom("give it a value, or leave the field out")
+        raise ValueError("give it a value, or leave the field out")
     return value
 
 
@@ -57,7 +52,7 @@ _List = Annotated[list[_T], Field(min_length=1, max_length=MOST_ENTRIES)]
 
 def _uuid(text: str) -> str:
     if not _UUID.fullmatch(text.lower()):
-        raise _custom("must be a GPU's UUID as `nvidia-smi -L` shows it, GPU-12345678-1234-1234-1234-123456789abc")
+        raise ValueError("must be a GPU's UUID as `nvidia-smi -L` shows it, GPU-12345678-1234-1234-1234-123456789abc")
     return "GPU-" + text[4:].lower()
 
 
@@ -65,25 +60,25 @@ def _bus_id(text: str) -> str:
     """Bring a bus id into the form of sysfs; NVML writes eight digits of the domain."""
     found = _BUS_ID.fullmatch(text.lower())
     if found is None:
-        raise _custom("must be a PCI bus id with its domain, such as 0000:41:00.0")
+        raise ValueError("must be a PCI bus id with its domain, such as 0000:41:00.0")
     return f"{int(found[1], 16):04x}:{found[2]}"
 
 
 def _device_id(text: str) -> str:
     if not _DEVICE_ID.fullmatch(text.lower()):
-        raise _custom("must be a PCI device id and vendor id, eight hex digits such as 0x233010DE")
+        raise ValueError("must be a PCI device id and vendor id, eight hex digits such as 0x233010DE")
     return "0x" + text[2:].upper()
 
 
 def _profile(text: str) -> str:
     if not PROFILE_NAME.fullmatch(text):
-        raise _custom("must be a MIG profile such as 1g.10gb or 1g.10gb+me")
+        raise ValueError("must be a MIG profile such as 1g.10gb or 1g.10gb+me")
     return text
 
 
 def _policy_name(text: str) -> str:
     if not _POLICY_NAME.fullmatch(text):
-        raise _custom("must be a name: at most 63 small letters, digits and dashes, no dash at either end")
+        raise ValueError("must be a name: at most 63 small letters, digits and dashes, no dash at either end")
     return text
 
 
@@ -108,14 +103,14 @@ class _Model(BaseModel):
 
 def _finds_something(found: "GpuFilter") -> "GpuFilter":
     if not found.model_fields_set:
-        raise _custom("name at least one thing, or leave `filter` out for a rule for all other GPUs")
+        raise ValueError("name at least one thing, or leave `filter` out for a rule for all other GPUs")
     return found
 
 
 def _can_all_match(rules: list["GpuRule"]) -> list["GpuRule"]:
     unfiltered = [index for index, rule in enumerate(rules) if rule.filter is None]
     if unfiltered and unfiltered[0] < len(rules) - 1:
-        raise _custom(f"the rule at [{unfiltered[0]}] has no filter, so the ones behind it find no GPU: put it last")
+        raise ValueError(f"the rule at [{unfiltered[0]}] has no filter, so the ones behind it find no GPU: put it last")
     return rules
 
 
@@ -274,8 +269,9 @@ def _text(problem: Mapping[str, Any], path: tuple[Step, ...]) -> str:
 
 def _told(problem: Mapping[str, Any]) -> str:
     match problem["type"]:
-        case "node_config":
-            return str(problem["msg"])
+        case "value_error":
+            # One of ours; pydantic's message has words before it.
+            return str(problem["ctx"]["error"])
         case "too_short" | "string_too_short":
             return "must not be empty"
         case "too_long" | "string_too_long":
