@@ -35,10 +35,10 @@ class Listener:
 
     Args:
         hardware: opens NVML if that is still to be done; raises NvmlError.
-        wake: told why to look; must not block.
+        wake: told why to look, and at which GPU or "" for all; must not block.
     """
 
-    def __init__(self, hardware: Callable[[], Watchable], *, wake: Callable[[str], None]) -> None:
+    def __init__(self, hardware: Callable[[], Watchable], *, wake: Callable[[str, str], None]) -> None:
         self._hardware = hardware
         self._wake = wake
         self._events: Events | None = None
@@ -73,7 +73,9 @@ class Listener:
             while not self._stopping.is_set():
                 gaps = events.gaps
                 event = events.wait(WAIT_SECONDS)
-                if event is not None or events.gaps != gaps:
-                    self._wake("a GPU tells of a change" if event is not None else "a change may have gone unheard")
+                if event is not None:
+                    self._wake("a GPU tells of a change", event.gpu_uuid if event.type is EventType.MIG_CONFIG else "")
+                elif events.gaps != gaps:
+                    self._wake("a change may have gone unheard", "")
         finally:
             events.close()

@@ -202,6 +202,8 @@ class Offering:
         self._publisher: SlicePublisher | None = None
         self._shown: _Shown | None = None
         self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._changed: set[str] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="offering", daemon=True)
         # From here on only the thread touches it, once it runs.
@@ -243,24 +245,58 @@ class Offering:
         if self._thread.ident is not None:
             self._thread.join(timeout)
 
-    def wake(self, reason: str) -> None:
-        """Look now: something has changed."""
-        _log.debug("looking at what is offered", reason=reason)
-        self._wake.set()
+    def wake(self, reason: str, *, gpu_uuid: str = "") -> None:
+        """Look now: something has changed, on one GPU or anywhere."""
+        _log.debug("looking at what is offered", reason=reason, gpu=gpu_uuid)
+        self._note(gpu_uuid)
 
     def doubt(self) -> None:
         """Ask the API server anew what it keeps: it may be another one by now, or have other gates."""
         self._doubtful = True
-        self._wake.set()
+        self._note("")
+
+    def _note(self, gpu_uuid: str) -> None:
+        with self._lock:
+            self._changed.add(gpu_uuid)
+            self._wake.set()
+
+    def _noted(self) -> frozenset[str]:
+        """Which GPUs have changed since this was asked last, "" for anything else."""
+        with self._lock:
+            changed = frozenset(self._changed)
+            self._changed.clear()
+            self._wake.clear()
+        return changed
 
     # --- the thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._wake.clear()
-            delay = self._try_to_look()
-            if self._wake.wait(delay):
-                self._stopping.wait(SETTLE_SECONDS)
+            self._noted()
+            due = self._clock() + self._try_to_look()
+            while self._wake.wait(max(0.0, due - self._clock())) and not self._stopping.wait(SETTLE_SECONDS):
+                if not self._is_ours(self._noted()):
+                    break
+
+    def _is_ours(self, changed: frozenset[str]) -> bool:
+        """Tell whether what has changed is only what this driver makes and undoes for claims, which is the rule."""
+        shown = self._shown
+        if shown is None or "" in changed:
+            return False
+        known = {gpu.uuid: gpu for gpu in shown.picture.gpus}
+        try:
+            return all(uuid in known and self._is_as_before(known[uuid]) for uuid in changed)
+        except NvmlError:
+            return False
+
+    def _is_as_before(self, gpu: Gpu) -> bool:
+        """Tell whether a GPU that is cut for claims has the same instances of others as before."""
+        assert self._hardware is not None  # noqa: S101 (the GPU has been read)
+        if gpu.mig_mode is not None:
+            return False
+        before = self._recorded_places()
+        now = replace(gpu, instances=self._hardware.instances(gpu.uuid))
+        return _without_ours(now, before | self._recorded_places(), switched=True) == gpu
 
     def _try_to_look(self) -> float:
         """Look once; returns after how many seconds to look again."""
@@ -495,12 +531,12 @@ class Offering:
     # --- telling ---------------------------------------------------------------------------------
 
     def _tell_offer(self, picture: _Picture, offer: Offer) -> None:
-        policy = picture.wanted.policy
-        dropped = picture.situation.layout is None and any(rule.mig is MigOffer.DYNAMIC for rule in policy.every_rule())
+        dropped = picture.situation.layout is None and any(rule.mig is MigOffer.DYNAMIC for rule in _by_rule(picture))
         self._say(dropped, "counters", "PartitionsNotOffered", _NO_COUNTERS)
         self._say(not picture.situation.taints, "taints", "TaintsNotKept", _NO_TAINTS)
-        unknown = {name for rule in policy.every_rule() for name in missing(rule.profiles, picture.gpus)}
-        self._say(bool(unknown), "profiles", "UnknownProfiles", f"no GPU of this node has {', '.join(sorted(unknown))}")
+        unknown = {name for rule, gpus in _by_rule(picture).items() for name in missing(rule.profiles, gpus)}
+        note = f"no GPU for which they are wanted has the profiles {', '.join(sorted(unknown))}: see `nvidia-smi mig -lgip`"
+        self._say(bool(unknown), "profiles", "UnknownProfiles", note)
         offering = {device.gpu.uuid for device in offer.devices.values()}
         for gpu in picture.gpus:
             uuid = gpu.uuid
@@ -529,6 +565,13 @@ _NO_TAINTS: Final = (
     "the API server drops device taints, so that devices which cannot be used are withheld instead; use Kubernetes "
     "1.36 or newer, or enable the feature gate DRADeviceTaints"
 )
+
+
+def _by_rule(picture: _Picture) -> dict[GpuRule, list[Gpu]]:
+    found: dict[GpuRule, list[Gpu]] = {}
+    for index, gpu in enumerate(picture.gpus):
+        found.setdefault(picture.wanted.policy.rule(gpu, index), []).append(gpu)
+    return found
 
 
 def _is_replaced() -> bool:

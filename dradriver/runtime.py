@@ -92,7 +92,7 @@ class Runtime:
         self._reporter = NodeReporter(options.node_name)
         self._configuration = self._make_configuration()
         self._offering = self._make_offering()
-        self._listener = Listener(self._opened, wake=self._offering.wake)
+        self._listener = Listener(self._opened, wake=lambda reason, gpu: self._offering.wake(reason, gpu_uuid=gpu))
 
     # --- start and stop --------------------------------------------------------------------------
 

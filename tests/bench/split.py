@@ -75,8 +75,8 @@ def composed(folders: Folders, node: str, kubeconfig: str) -> Iterator[tuple[Pre
         runtime.settle()
         with pytest.MonkeyPatch.context() as patch:
             _put_clocks(patch, clock, preparer)
-            assert runtime._node is not None
-            patch.setattr(runtime._node, "hardware", TimedHardware(runtime._node.hardware, clock))
+            assert runtime._offering.node is not None
+            patch.setattr(runtime._offering.node, "hardware", TimedHardware(runtime._offering.node.hardware, clock))
             yield preparer, clock
     finally:
         runtime.stop()

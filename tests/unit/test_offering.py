@@ -1,13 +1,18 @@
 """What a node offers while GPUs, claims, configuration and API server change."""
 
+from dataclasses import replace
+
 import pytest
 from doubles.apiserver import ApiServer, Fault
 from doubles.offering import OfferingNode, wanted
 from doubles.versions import Kubernetes
 
 from dradriver import offering as module
+from dradriver.gpu.policy import GpuFilter, GpuRule
+from dradriver.gpu.profiles import parse_choice
 from dradriver.kube import KubeError
 from dradriver.kube.connection import connect
+from dradriver.nodeconfig import Wanted
 
 ONE_G = "gpu-0-mig-1g10gb-19-0"
 THREE_G = "gpu-0-mig-3g40gb-9-4"
@@ -321,8 +326,17 @@ def test_a_server_that_does_not_answer_is_asked_again(node):
 def test_profiles_that_no_gpu_has_are_told(node):
     node.want = wanted(profiles="1g.10gb,9g.90gb")
     node.look()
-    assert node.notes.now["profiles"] == ("UnknownProfiles", "no GPU of this node has 9g.90gb")
+    reason, note = node.notes.now["profiles"]
+    assert reason == "UnknownProfiles"
+    assert "has the profiles 9g.90gb:" in note
     node.want = wanted()
+    node.look()
+    assert node.notes.now == {}
+
+
+def test_profiles_of_a_rule_that_is_for_no_gpu_of_this_node_do_not_matter(node):
+    other = GpuRule(filter=GpuFilter(product_names=("*A100*",)), profiles=parse_choice("1g.5gb"))
+    node.want = Wanted(policy=replace(wanted().policy, rules=(other,)), settled=True)
     node.look()
     assert node.notes.now == {}
 
@@ -332,3 +346,42 @@ def test_the_same_is_told_once(node):
     for _ in range(3):
         node.look()
     assert len(node.notes.ever) == len(set(node.notes.ever))
+
+
+# --- the thread -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running(node, monkeypatch):
+    """A node whose thread runs and looks only when it is woken; gives what counts the looks."""
+    looks = []
+    look = node.offering.look
+    monkeypatch.setattr(node.offering, "look", lambda: (looks.append(look()), 3600.0)[1])
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.01)
+    node.offering.start()
+    node.server.wait(lambda: len(looks) == 1)
+    yield node, looks
+    node.offering.stop()
+    assert not node.offering.alive
+
+
+def test_what_this_driver_does_for_claims_is_no_reason_to_look(running):
+    node, looks = running
+    node.node = node.offering.node
+    claim = node.claim(ONE_G)
+    assert node.prepare(claim).devices
+    first = node.uuids()[0]
+    node.offering.wake("its own instance", gpu_uuid=first)
+    assert not node.server.wait(lambda: len(looks) > 1, timeout=0.3)
+    made_by_others(node, "3g.40gb", 4)
+    node.offering.wake("somebody else's instance", gpu_uuid=first)
+    assert node.server.wait(lambda: len(looks) == 2)
+    assert node.server.wait(lambda: THREE_G in node.tainted(FOREIGN))
+
+
+def test_a_change_of_unknown_kind_is_a_reason_to_look(running):
+    node, looks = running
+    node.offering.wake("something")
+    assert node.server.wait(lambda: len(looks) == 2)
+    node.offering.wake("a GPU that nobody knows", gpu_uuid="GPU-new")
+    assert node.server.wait(lambda: len(looks) == 3)
