@@ -129,6 +129,7 @@ class Reflector:
 
     def end(self) -> None:
         """End the stream, and the thread as soon as it comes back from a call; does not wait for that."""
+        # In this order, see _wait.
         self._stopped.set()
         self._woken.set()
         with self._lock:
@@ -207,9 +208,9 @@ class Reflector:
         self._wait(delay, wakeable=isinstance(error, UnreachableError | ServerError))
 
     def _wait(self, seconds: float, *, wakeable: bool) -> None:
-        self._woken.clear()
+        (self._woken if wakeable else self._stopped).wait(seconds)
         if not self._stopped.is_set():
-            (self._woken if wakeable else self._stopped).wait(seconds)
+            self._woken.clear()
 
     def _list(self) -> None:
         # "0" lets the server answer from its cache: a whole cluster of nodes may come at the same time.

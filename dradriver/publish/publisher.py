@@ -17,6 +17,7 @@ from dradriver.kube import (
     RESOURCE_SLICES,
     ApiError,
     Client,
+    InvalidError,
     KubeError,
     NotFoundError,
     Object,
@@ -27,7 +28,7 @@ from dradriver.kube import (
     WorkQueue,
 )
 from dradriver.publish.allowance import Allowance
-from dradriver.publish.errors import ContestedError, DroppedFieldsError, NodeMissingError, PublishError
+from dradriver.publish.errors import ContestedError, DroppedFieldsError, NodeMissingError, PublishError, WriteError
 from dradriver.publish.plan import Desired, Equals, Identity, Known, Plan, Spec, make_plan
 from dradriver.publish.status import Meter, NoMeter, Phase, Status
 from dradriver.publish.writer import Writer
@@ -46,13 +47,23 @@ _FULL_COMPARE = 600.0
 """Seconds between comparisons with a fresh list, in case a watch silently loses something."""
 
 
+_RETURN_SPREAD = 0.5
+"""Seconds within which nodes write after the API server has come back to all of them."""
+
+
 class _Cause(Enum):
-    """Why a pass is wanted. All but a change begin with a fresh list."""
+    """What the thread has to do: a pass, or (doubt) to tell of what may have changed."""
 
     CHANGE = auto()
+    RETURN = auto()
     DIRTY = auto()
     RECHECK = auto()
     ROUTINE = auto()
+    DOUBT = auto()
+
+
+_FROM_STORE = frozenset({_Cause.CHANGE, _Cause.RETURN})
+"""Passes that trust what the watch has told; all others begin with a fresh list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +84,9 @@ class Publisher:
         pool_name: pool, by convention the node's name.
         on_status: called with the newest status whenever that differs from the one told last, by one thread at a time;
             must not block.
+        on_doubt: called when what the API server can hold has to be asked anew: it was away, did not accept a slice,
+            or left something of one out. By the publisher's thread, once for each such occasion and in the long run at
+            most once a minute; must not block.
         meter: counts writes and failures.
         pace: time, chance and backoff.
     """
@@ -85,6 +99,7 @@ class Publisher:
         node_name: str,
         pool_name: str,
         on_status: Callable[[Status], None] = lambda _status: None,
+        on_doubt: Callable[[], None] = lambda: None,
         meter: Meter | None = None,
         pace: Pace | None = None,
     ) -> None:
@@ -92,6 +107,7 @@ class Publisher:
         self._identity = Identity(driver=driver, node_name=node_name, pool_name=pool_name)
         self._selector = Selector(fields=f"spec.nodeName={node_name},spec.driver={driver}")
         self._on_status = on_status
+        self._on_doubt = on_doubt
         self._meter = meter or NoMeter()
         self._pace = pace or Pace()
         self._store = Store()
@@ -105,12 +121,14 @@ class Publisher:
             self._store,
             selector=self._selector,
             on_change=lambda _key: self._queue.add(_Cause.CHANGE),
+            on_return=self._note_return,
             pace=self._pace,
         )
         # A wipe that goes on while we repair it takes a plan for each slice at worst. Edits that come again and again
         # are another instance with another offer, and each answer to them may be a whole new generation.
         self._repairs = Allowance(burst=30, interval=2.0, clock=self._pace.clock)
         self._disputes = Allowance(burst=10, interval=3.0, clock=self._pace.clock)
+        self._doubts = Allowance(burst=5, interval=60.0, clock=self._pace.clock)
         self._changed = threading.Condition()
         self._offer: _Offer | None = None
         self._status = Status()
@@ -120,6 +138,9 @@ class Publisher:
         self._patience_until = 0.0
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         # Only the publisher's thread touches these.
+        self._not_before = 0.0
+        self._is_failing = False
+        self._doubted_offer = 0
         self._attended: _Offer | None = None
         self._listed = False
         self._owner: Object | None = None
@@ -213,16 +234,41 @@ class Publisher:
         """Decide whether and how to make a pass."""
         if cause is _Cause.ROUTINE:
             self._queue.add_after(_Cause.ROUTINE, _FULL_COMPARE * (1 + self._pace.chance() / 10))
-        if cause is _Cause.RECHECK and (early := self._remaining(self._recheck_due)) > 0:
-            self._queue.add_after(_Cause.RECHECK, early)
-            return
-        if cause is _Cause.CHANGE and (wait := self._remaining(self._patience_until)) > 0:
-            # Events go on while the API server refuses writes; they must not shorten the backoff.
-            self._queue.add_after(_Cause.CHANGE, wait)
-            return
-        self._listed = self._listed and cause is _Cause.CHANGE
+        if (wait := self._remaining(self._earliest(cause))) > 0:
+            self._queue.add_after(cause, wait)
+        elif cause is _Cause.DOUBT:
+            self._doubt()
+        else:
+            self._prepare(cause)
+            self._try_to_pass()
+
+    def _earliest(self, cause: _Cause) -> float:
+        """Time before which nothing is to be done for this cause."""
+        if cause is _Cause.DOUBT:
+            return 0.0
+        if cause is _Cause.RECHECK:
+            return max(self._not_before, self._recheck_due)
+        # Events go on while the API server refuses writes; they must not shorten the backoff. What the server itself
+        # has asked for (Retry-After) nothing shortens.
+        return max(self._not_before, self._patience_until) if cause is _Cause.CHANGE else self._not_before
+
+    def _doubt(self) -> None:
+        if (wait := self._doubts.take()) > 0:
+            self._queue.add_after(_Cause.DOUBT, wait)
+        else:
+            self._on_doubt()
+
+    def _prepare(self, cause: _Cause) -> None:
+        if cause is _Cause.RETURN:
+            # It may be another version, which stores what the one before left out.
+            self._writer.accepted.clear()
+            self._poorer = ""
+            self._queue.add(_Cause.DOUBT)
+        self._listed = self._listed and cause in _FROM_STORE
         if not self._listed:
             self._list()
+
+    def _try_to_pass(self) -> None:
         with self._changed:
             offer = self._attended = self._offer
         if offer is not None:
@@ -230,6 +276,16 @@ class Publisher:
                 self._poorer = ""
             self._pass(offer)
         self._queue.forget(_Cause.CHANGE)
+        if self._is_failing:
+            self._is_failing = False
+            self._reflector.wake()
+
+    def _note_return(self) -> None:
+        """The API server answers (again). Called by the reflector's thread."""
+        with self._changed:
+            self._patience_until = 0.0
+        self._queue.forget(_Cause.CHANGE)
+        self._queue.add_after(_Cause.RETURN, _RETURN_SPREAD * self._pace.chance())
 
     def _remaining(self, until: float) -> float:
         return until - self._pace.clock()
@@ -315,6 +371,7 @@ class Publisher:
         except DroppedFieldsError as error:
             # Half an offer would hand out the same memory twice.
             self._refused_offer = offer.number
+            self._note_doubt(offer)
             self._meter.failed(type(error).__name__)
             log.exception("slices are withdrawn")
             self._poorer = str(error)
@@ -335,13 +392,25 @@ class Publisher:
         if not refused:
             self._meter.published(status)
 
+    def _note_doubt(self, offer: _Offer | None) -> None:
+        """The API server does not hold an offer as it was expected to: a reason to ask it, but only one."""
+        if offer is not None and offer.number != self._doubted_offer:
+            self._doubted_offer = offer.number
+            self._queue.add(_Cause.DOUBT)
+
     def _note_dropped(self, error: DroppedFieldsError) -> None:
         self._poorer = str(error)
+        self._note_doubt(self._attended)
         self._meter.failed(type(error).__name__)
         log.error("slice is stored incompletely", error=str(error))
 
     def _fail(self, error: Exception) -> None:
         cause = error.__cause__ if isinstance(error.__cause__, ApiError) else error
+        self._is_failing = True
+        if isinstance(cause, ApiError):
+            self._not_before = self._pace.clock() + (cause.retry_after or 0.0)
+        if isinstance(error, WriteError) and isinstance(cause, InvalidError):
+            self._note_doubt(self._attended)
         delay = self._queue.retry(_Cause.CHANGE, error=cause)
         with self._changed:
             if self._offer is self._attended:

@@ -2,10 +2,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from doubles.apiserver import ApiServer
+from doubles.apiserver import PATIENCE, ApiServer
+from doubles.offers import QUICK, Counter
+from doubles.pools import DRIVER, NODE
 
 from dradriver.kube import Client
 from dradriver.kube.connection import connect
+from dradriver.publish import Publisher
 
 
 @pytest.fixture
@@ -20,3 +23,22 @@ def client(server: ApiServer, tmp_path: Path) -> Iterator[Client]:
     made = connect(server.kubeconfig(tmp_path))
     yield made
     made.close()
+
+
+@pytest.fixture
+def publish(client):
+    made = []
+
+    def start(slices=(), **options):
+        publisher = Publisher(
+            client, driver=DRIVER, node_name=NODE, pool_name=NODE, **{"pace": QUICK, "meter": Counter(), **options}
+        )
+        made.append(publisher)
+        publisher.start()
+        if slices:
+            publisher.set_slices(slices)
+        return publisher
+
+    yield start
+    for publisher in made:
+        publisher.stop(PATIENCE)

@@ -2,88 +2,12 @@ import threading
 
 import pytest
 from doubles.apiserver import PATIENCE, Fault
+from doubles.offers import OWN, QUICK, Clock, generations, is_post, is_write, names, on_slices, settled
 from doubles.pools import DRIVER, NODE, counter_slice, device_slice, node_slices, sick
 
 from dradriver.kube import Backoff, Pace
-from dradriver.publish import Phase, Publisher, slice_name
+from dradriver.publish import Phase
 from dradriver.publish.publisher import _Cause
-
-QUICK = Pace(backoff=Backoff(initial=0.02, maximum=0.1))
-OWN = [slice_name(number, driver=DRIVER, node_name=NODE) for number in range(20)]
-
-
-class Counter:
-    def __init__(self):
-        self.writes, self.failures, self.successes = [], [], 0
-
-    def wrote(self, verb):
-        self.writes.append(verb)
-
-    def failed(self, reason):
-        self.failures.append(reason)
-
-    def published(self, status):
-        self.successes += 1
-
-
-class Clock:
-    """Real time plus leaps, so that waiting threads still wake."""
-
-    def __init__(self):
-        self.leap = 0.0
-
-    def __call__(self):
-        import time  # noqa: PLC0415 - only here
-
-        return time.monotonic() + self.leap
-
-
-@pytest.fixture
-def publish(client):
-    made = []
-
-    def start(slices=(), **options):
-        publisher = Publisher(
-            client, driver=DRIVER, node_name=NODE, pool_name=NODE, **{"pace": QUICK, "meter": Counter(), **options}
-        )
-        made.append(publisher)
-        publisher.start()
-        if slices:
-            publisher.set_slices(slices)
-        return publisher
-
-    yield start
-    for publisher in made:
-        publisher.stop(PATIENCE)
-
-
-def names(server):
-    return server.names("resourceslices")
-
-
-def generations(server):
-    return {item["spec"]["pool"]["generation"] for item in server.all("resourceslices")}
-
-
-def on_slices(request):
-    return "resourceslices" in request.path
-
-
-def is_write(request):
-    return request.is_write
-
-
-def is_post(request):
-    return request.method == "POST"
-
-
-def settled(server, publisher):
-    """Wait until a pass has seen everything that happened so far."""
-    meter = publisher._meter
-    before = meter.successes
-    publisher.mark_dirty("test")
-    assert server.wait(lambda: meter.successes > before)
-    return len(server.writes)
 
 
 def test_everything_is_published_with_owner_and_order(server, publish):
