@@ -30,6 +30,8 @@ IDENTIFIER_LENGTH: Final = 32
 DOMAIN_LENGTH: Final = 63
 VALUE_BYTES: Final = 64
 """Length of a string or version attribute in UTF-8."""
+INTEGER_BOUND: Final = 1 << 63
+"""An integer attribute lies below it, and not below its negative."""
 LABEL_PREFIX_LENGTH: Final = 253
 LABEL_LENGTH: Final = 63
 """The part of a taint's key behind the slash, and its value."""

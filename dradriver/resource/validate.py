@@ -6,6 +6,7 @@ A slice that the server refuses hides every device in it, so a mistake must be f
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 
 from dradriver.resource import limits
 from dradriver.resource.layout import Layout
@@ -20,6 +21,7 @@ _SEMVER = re.compile(
     r"(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?"
 )
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 EFFECTS = frozenset({"None", "NoSchedule", "NoExecute"})
 """`None` from 1.35 on."""
 
@@ -164,6 +166,8 @@ def _qualified_name_problems(owner: str, name: str) -> Iterator[str]:
 def _value_problems(owner: str, value: AttributeValue) -> Iterator[str]:
     if isinstance(value, Version) and not _SEMVER.fullmatch(value.text):
         yield f"{owner}: {value.text!r} is not a semantic version"
+    if isinstance(value, int) and not -limits.INTEGER_BOUND <= value < limits.INTEGER_BOUND:
+        yield f"{owner}: {value} does not fit into 64 bits"
     text = value.text if isinstance(value, Version) else value
     if isinstance(text, str) and len(text.encode()) > limits.VALUE_BYTES:
         yield f"{owner} is longer than {limits.VALUE_BYTES} bytes"
@@ -190,5 +194,17 @@ def _taint_problems(owner: str, taint: Taint) -> Iterator[str]:
     for what, text in (("name", name), ("value", taint.value)):
         if (text or what == "name") and (len(text) > limits.LABEL_LENGTH or not _LABEL_VALUE.fullmatch(text)):
             yield f"{owner}: its {what} {text!r} is no label of at most {limits.LABEL_LENGTH} characters"
+    if taint.time_added is not None and not _is_time(taint.time_added):
+        yield f"{owner}: its time {taint.time_added!r} is not one of RFC 3339 such as 2026-01-02T03:04:05Z"
     if taint.effect not in EFFECTS:
         yield f"{owner}: effect {taint.effect!r} is none of {', '.join(sorted(EFFECTS))}"
+
+
+def _is_time(text: str) -> bool:
+    if not _TIME.fullmatch(text):
+        return False
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

@@ -35,8 +35,12 @@ from dradriver.resource import Slice, slice_spec
 NAMESPACES: Final = Resource(group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False)
 ACCOUNTS: Final = Resource(group="", version="v1", plural="serviceaccounts", kind="ServiceAccount", namespaced=True)
 REFUSED: Final = "cannot allocate all claims"
-"""How the scheduler says that devices do not suffice. Other complaints pass by themselves, such as of a claim that it
-has not heard of yet, and are no verdict."""
+"""How the scheduler says that devices do not suffice."""
+INVALID: Final = "invalid resource pools"
+"""How it says that a pool does not fit together.
+
+Other complaints pass by themselves, such as of a claim that it has not heard of yet, and are no verdict.
+"""
 _LABEL: Final = "dradriver.dev/stage"
 _CLIENTS: Final = 8
 """Requests at once. More does not help: an API server on the same machine is what one waits for."""
@@ -278,7 +282,7 @@ def _node_of(pod: Object) -> str:
 
 def _refusal(pod: Object) -> str:
     complaint = _complaint(pod)
-    return complaint if REFUSED in complaint else ""
+    return complaint if REFUSED in complaint or INVALID in complaint else ""
 
 
 def _complaint(pod: Object) -> str:

@@ -36,6 +36,8 @@ def one(**fields):
         one(attributes={f"a{index}": "x" for index in range(31)}, capacity={"memory": 1}),
         one(attributes={"resource.kubernetes.io/pciBusID": "0000:41:00.0", "v": Version("1.2.3-rc.1+build")}),
         one(attributes={"text": "ü" * 32}),
+        one(attributes={"most": 2**63 - 1, "least": -(2**63)}),
+        one(taints=(Taint(key="d/k", effect="None", time_added="2026-01-02T03:04:05.123456+02:00"),)),
     ],
 )
 def test_what_the_limits_allow_passes(slices):
@@ -76,8 +78,12 @@ def test_what_the_limits_allow_passes(slices):
         (one(attributes={"UPPER.io/a": "x"}), "'UPPER.io' is not a DNS subdomain"),
         (one(attributes={"a": "x" * 65}), "longer than 64 bytes"),
         (one(attributes={"a": "ü" * 33}), "longer than 64 bytes"),
+        (one(attributes={"a": 2**63}), "does not fit into 64 bits"),
+        (one(attributes={"a": -(2**63) - 1}), "does not fit into 64 bits"),
         (one(attributes={"a": Version("580.105.08")}), "'580.105.08' is not a semantic version"),
         (one(taints=tuple(Taint(key=f"d/k{i}", effect="None") for i in range(17))), "17 taints, at most 16"),
+        (one(taints=(Taint(key="d/k", effect="None", time_added="today"),)), "its time 'today' is not one of RFC 3339"),
+        (one(taints=(Taint(key="d/k", effect="None", time_added="2026-13-02T03:04:05Z"),)), "is not one of RFC 3339"),
         (one(taints=(Taint(key="d/k", effect="PreferNoSchedule"),)), "'PreferNoSchedule' is none of"),
         (one(taints=(Taint(key="a_b/k", effect="None"),)), "'a_b' is not a DNS subdomain"),
         (one(taints=(Taint(key="d/", effect="None"),)), "its name '' is no label"),
