@@ -5,6 +5,7 @@
     errors      the tree of what can go wrong, and the one place that makes it from NVML's codes
     calls       how a call is made: translation, enumerations, raw lists, optional facts
     session     initialization, and when it is made anew
+    bus         whether GPUs came or went
     cache       handles and unchanging facts of one session
     events      what GPUs tell by themselves
     facts, names, sysfs, profiles, instances     what is read and changed

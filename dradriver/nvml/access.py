@@ -10,6 +10,7 @@ import pynvml
 
 from dradriver.gpu.model import Gpu, MigInstance, MigMode, MigProfile, Placement
 from dradriver.nvml import instances as mig
+from dradriver.nvml.bus import Bus
 from dradriver.nvml.cache import Cache
 from dradriver.nvml.calls import Device, call, instance_id
 from dradriver.nvml.errors import (
@@ -37,7 +38,7 @@ class Nvml:
 
     GPUs are named by UUID. Every method raises NvmlError (see `dradriver.nvml.errors`), with the UUID in it. A session
     that the driver ended is opened anew and the call made again, once; a lost GPU leads to that at most every
-    `LOST_PAUSE` seconds, or at `renew`.
+    `LOST_PAUSE` seconds, or at `renew`; GPUs that came or went lead to it at the next `inventory`.
 
     MIG changes of one GPU must be made one after another; that is the caller's to see to, since he changes more than
     NVML at a time.
@@ -54,6 +55,8 @@ class Nvml:
         self._sys_root = sys_root
         self._clock = clock
         self._unreadable: tuple[UnreadableGpu, ...] = ()
+        # Looked at first: a GPU that comes meanwhile is a change then.
+        self._bus = Bus(sys_root)
         self._session = Session(clock)
         self._cache = Cache(0, sys_root)
 
@@ -86,8 +89,16 @@ class Nvml:
         return self._unreadable
 
     def inventory(self) -> Inventory:
-        """Read all GPUs, and what keeps the others from being read, in one."""
+        """Read all GPUs, and what keeps the others from being read, in one.
+
+        Where GPUs were plugged in or taken away, the session is opened anew for it; if calls are under way, for a later
+        one.
+        """
+        if self._bus.has_changed():
+            self._session.renew()
         inventory = self._run(self._read_all)
+        if self._bus.falls_short(len(inventory.gpus) + len(inventory.unreadable)):
+            self._session.renew()
         self._unreadable = inventory.unreadable
         return inventory
 
@@ -199,7 +210,7 @@ class Nvml:
 
     def _read_all(self, cache: Cache) -> Inventory:
         versions = _driver_version(), _cuda_driver_version()
-        read = [self._read_one(cache, index, versions) for index in range(call(None, pynvml.nvmlDeviceGetCount))]
+        read = [self._read_one(cache, index, versions) for index in range(cache.count())]
         gpus = [one for one in read if isinstance(one, Gpu)]
         return Inventory(
             gpus=tuple(sorted(gpus, key=lambda gpu: bus_order(gpu.pci_bus_id))),

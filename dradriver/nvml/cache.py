@@ -27,11 +27,20 @@ class Cache:
     generation: int
     sys_root: Path
     drops: int = 0
+    _count: int = 0
     _devices: dict[int, Device] = field(default_factory=dict)
     _facts: dict[str, Facts] = field(default_factory=dict)
     _profiles: dict[str, tuple[bool, tuple[MigProfile, ...]]] = field(default_factory=dict)
     _compute_profiles: dict[tuple[str, int], tuple[ComputeProfile, ...]] = field(default_factory=dict)
     _memory: dict[str, int] = field(default_factory=dict)
+
+    def count(self) -> int:
+        """Ask how many GPUs there are; where that is another number than before, an index means another GPU."""
+        count = call(None, pynvml.nvmlDeviceGetCount)
+        if count != self._count and self._devices:
+            self.forget_devices()
+        self._count = count
+        return count
 
     def device(self, index: int) -> Device:
         """Give the GPU that NVML has at this index."""
@@ -104,7 +113,7 @@ class Cache:
         return next((device for device in tuple(self._devices.values()) if device.gpu == gpu_uuid), None)
 
     def _searched(self, gpu_uuid: str) -> Device | None:
-        for index in range(call(None, pynvml.nvmlDeviceGetCount)):
+        for index in range(self.count()):
             try:
                 device = self.device(index)
             except NvmlError as error:

@@ -221,7 +221,7 @@ class Events:
     def _register(self, watch: _Watch, cache: Cache) -> int:
         """Register every GPU that is not registered yet; gives how many could be."""
         watched, unwatched = dict(watch.watched), {}
-        for index in range(call(None, pynvml.nvmlDeviceGetCount)):
+        for index in range(cache.count()):
             try:
                 device = cache.device(index)
                 if _address(device.handle) not in watch.uuids:

@@ -160,7 +160,7 @@ class Session:
     def _restart(self) -> None:
         self._entered.clear()
         self._held.clear()
-        _log.warning("NVML is initialized anew: the driver was reloaded, or a GPU was lost or reset")
+        _log.warning("NVML is initialized anew: the driver was reloaded, or a GPU was lost, reset, added or removed")
         self._stop()
         self._start()
 

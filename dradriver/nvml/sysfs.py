@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+_BUS_ID: Final = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _PCIE_ROOT: Final = re.compile(r"(?:^|/)(pci[0-9a-f]{4,}:[0-9a-f]{2})(?:/|$)")
 
 
@@ -22,6 +23,22 @@ def pci_facts(sys_root: Path, pci_bus_id: str) -> tuple[int | None, str | None]:
     """
     device = sys_root / "bus/pci/devices" / pci_bus_id
     return _numa_node(device), _pcie_root(device)
+
+
+def held_gpus(sys_root: Path) -> frozenset[str]:
+    """List the PCI bus ids, as sysfs writes them, of the GPUs that the NVIDIA driver holds.
+
+    One listing of a folder. Empty where the driver is not loaded or there is no PCI bus; GPUs that were given to
+    another driver (vfio-pci) are left out, as NVML leaves them out.
+
+    Args:
+        sys_root: where sysfs is mounted, `/sys`.
+    """
+    try:
+        names = [path.name for path in (sys_root / "bus/pci/drivers/nvidia").iterdir()]
+    except OSError:
+        return frozenset()
+    return frozenset(name for name in names if _BUS_ID.fullmatch(name))
 
 
 def _numa_node(device: Path) -> int | None:

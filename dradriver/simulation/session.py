@@ -201,7 +201,11 @@ class Session:
         return gpu.plugged and self._seen.get(slot) == gpu.pluggings
 
     def slots(self, state: State) -> tuple[int, ...]:
-        """Slots of the GPUs by NVML index: where one is taken away, those behind it move up."""
+        """Slots of the GPUs by NVML index: where one is taken away, those behind it move up.
+
+        NVML says so of a session that has a GPU removed itself; that others see it too, at once, is UNVERIFIED, and so
+        is that handles of the GPUs behind it stay good.
+        """
         return tuple(slot for slot, gpu in enumerate(state.gpus) if self.knows(slot, gpu))
 
     def add_event_set(self, events: EventSet) -> int:

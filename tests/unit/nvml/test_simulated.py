@@ -23,7 +23,7 @@ from dradriver.nvml.errors import (
     SimulationUnusable,
     TimedOut,
 )
-from dradriver.nvml.records import Process
+from dradriver.nvml.records import EventType, Process
 from dradriver.nvml.session import LOST_PAUSE
 from dradriver.simulation.__main__ import main
 from dradriver.simulation.models import MODELS
@@ -414,3 +414,88 @@ def test_a_damaged_node_is_told(simulated):
             file.write_text("{")
     with pytest.raises(SimulationUnusable, match=str(node.folder)):
         open_nvml(simulation=node.folder)
+
+
+# --- hot plug -----------------------------------------------------------------------------------------
+
+
+def uuids(nvml):
+    return [gpu.uuid for gpu in nvml.gpus()]
+
+
+def test_gpus_that_are_taken_away_are_gone_and_the_others_stay(simulated):
+    node, nvml = simulated("4xh100-80gb", mig=True)
+    before = nvml.gpus()
+    made = make(nvml, before[2], 19, 0)
+    node.do("unplug", "--gpu", 1)
+    with pytest.raises(GpuLost, match=before[1].uuid):
+        nvml.instances(before[1].uuid)
+    assert uuids(nvml) == [before[0].uuid, before[2].uuid, before[3].uuid]
+    assert nvml.unreadable() == ()
+    assert [gpu.minor for gpu in nvml.gpus()] == [0, 2, 3]
+    assert nvml.instances(before[2].uuid) == (made,)
+    with pytest.raises(NotFound, match=before[1].uuid):
+        nvml.instances(before[1].uuid)
+
+
+def test_a_gpu_that_is_plugged_in_is_read_at_the_next_look(simulated):
+    node, nvml = simulated("2xh100-80gb", mig=True)
+    before = uuids(nvml)
+    node.do("unplug", "--gpu", 1)
+    assert uuids(nvml) == before[:1]
+    node.do("plug", "--gpu", 1)
+    assert uuids(nvml) == before
+    node.do("unplug", "--gpu", 0, 1)
+    assert uuids(nvml) == []
+    node.do("plug", "--gpu", 0, 1)
+    generation = nvml._session._generation
+    assert [uuids(nvml) for _ in range(3)] == [before] * 3
+    assert nvml._session._generation == generation + 1
+
+
+def test_a_gpu_that_was_not_there_at_the_start_is_read(simulated, tmp_path):
+    node, first = simulated("2xh100-80gb")
+    before = uuids(first)
+    first.close()
+    node.do("unplug", "--gpu", 0)
+    nvml = open_nvml(simulation=node.folder)
+    assert uuids(nvml) == before[1:]
+    node.do("plug", "--gpu", 0)
+    assert uuids(nvml) == before
+    nvml.close()
+
+
+def test_a_gpu_that_went_and_came_back_between_two_looks_is_read_again_each_time(simulated):
+    node, nvml = simulated("2xh100-80gb")
+    before = uuids(nvml)
+    for _ in range(3):
+        node.do("unplug", "--gpu", 1)
+        node.do("plug", "--gpu", 1)
+        assert uuids(nvml) == before[:1]
+        assert uuids(nvml) == before
+
+
+def test_another_gpu_in_the_slot_between_two_looks_is_told_apart(simulated):
+    node, nvml = simulated("2xh100-80gb")
+    before = uuids(nvml)
+    node.do("unplug", "--gpu", 0)
+    node.do("plug", "--gpu", 0, "--replace")
+    new = node.show()["gpus"][0]["uuid"]
+    assert uuids(nvml) == before[1:]
+    assert uuids(nvml) == [new, before[1]]
+
+
+def test_events_go_on_where_gpus_come_and_go(simulated):
+    node, nvml = simulated("3xh100-80gb")
+    first, second, third = uuids(nvml)
+    with contextlib.closing(nvml.watch_events(EventType.XID)) as events:
+        node.do("unplug", "--gpu", 1)
+        assert uuids(nvml) == [first, third]
+        assert events.wait(0) is None
+        assert set(events.watched) == {first, third}
+        node.do("plug", "--gpu", 1)
+        assert uuids(nvml) == [first, second, third]
+        assert events.wait(0) is None
+        assert (set(events.watched), events.gaps) == ({first, second, third}, 3)
+        node.do("xid", 31, "--gpu", 1)
+        assert events.wait(5).gpu_uuid == second
