@@ -1,7 +1,8 @@
 """What is wrong with the node at this moment, told to people: in the log, and as Events of the Node."""
 
 import threading
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -12,6 +13,18 @@ ACTION: Final = "Offer"
 _log = structlog.get_logger()
 
 
+class Note(NamedTuple):
+    """Something that is not as it should be.
+
+    Attributes:
+        reason: CamelCase word, for machines.
+        text: object, cause and next step.
+    """
+
+    reason: str
+    text: str
+
+
 class NodeReporter:
     """Tells each thing once when it begins or changes, and once when it is over. Any thread may call it."""
 
@@ -19,47 +32,36 @@ class NodeReporter:
         self._regarding = Regarding(api_version=NODES.api_version, kind=NODES.kind, name=node_name, uid=node_name)
         self._lock = threading.Lock()
         self._events: EventRecorder | None = None
-        self._holding: dict[str, tuple[str, str]] = {}
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Everything that holds now, in words."""
-        with self._lock:
-            return tuple(note for _, note in self._holding.values())
+        self._holding: dict[str, dict[str, Note]] = {}
 
     def attach(self, events: EventRecorder) -> None:
         """Write Events from now on, beginning with what holds already."""
         with self._lock:
             self._events = events
-            for reason, note in self._holding.values():
-                self._record(EventType.WARNING, reason, note)
+            for note in (note for notes in self._holding.values() for note in notes.values()):
+                self._record(EventType.WARNING, note.reason, note.text)
 
-    def holds(self, topic: str, reason: str, note: str) -> None:
-        """Something is not as it should be.
+    def set(self, subject: str, notes: Mapping[str, Note]) -> None:
+        """Say all that is not as it should be of one subject; what was said before and is missing now is over.
 
         Args:
-            topic: tells it from other such things, and finds it again.
-            reason: CamelCase word, for machines.
-            note: object, cause and next step.
+            subject: of which everything is said at once.
+            notes: the keys find each again.
         """
         with self._lock:
-            if self._holding.get(topic) == (reason, note):
-                return
-            self._holding[topic] = (reason, note)
-            _log.warning(note, reason=reason)
-            self._record(EventType.WARNING, reason, note)
+            before = self._holding.get(subject, {})
+            self._holding[subject] = dict(notes)
+            for key, note in notes.items():
+                if before.get(key) != note:
+                    _log.warning(note.text, reason=note.reason)
+                    self._record(EventType.WARNING, note.reason, note.text)
+            for key in before.keys() - notes.keys():
+                reason, text = before[key]
+                _log.info("this is over", reason=reason, text=text)
+                self._record(EventType.NORMAL, reason, f"this is over: {text}")
 
-    def is_over(self, topic: str) -> None:
-        """It is as it should be (again)."""
-        with self._lock:
-            found = self._holding.pop(topic, None)
-            if found is not None:
-                reason, note = found
-                _log.info("this is over", reason=reason, note=note)
-                self._record(EventType.NORMAL, reason, f"this is over: {note}")
-
-    def _record(self, kind: EventType, reason: str, note: str) -> None:
+    def _record(self, kind: EventType, reason: str, text: str) -> None:
         if self._events is not None:
             self._events.record(
-                Happening(regarding=self._regarding, type=kind, reason=reason, action=ACTION, note=note)
+                Happening(regarding=self._regarding, type=kind, reason=reason, action=ACTION, note=text)
             )

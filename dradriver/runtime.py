@@ -41,7 +41,7 @@ from dradriver.prepare.reconciler import Reconciler, Surroundings
 from dradriver.prepare.records import Records
 from dradriver.prepare.telling import ClaimTeller
 from dradriver.publish import Phase, Publisher, Status
-from dradriver.reporting import NodeReporter
+from dradriver.reporting import NodeReporter, Note
 
 if TYPE_CHECKING:
     from dradriver.nvml import Nvml
@@ -327,10 +327,8 @@ class Runtime:
         )
 
     def _on_configuration(self, wanted: Wanted) -> None:
-        if wanted.problems:
-            self._reporter.holds("configuration", "NodeConfigurationProblem", "; ".join(wanted.problems))
-        else:
-            self._reporter.is_over("configuration")
+        problems = {text: Note("NodeConfigurationProblem", text) for text in wanted.problems}
+        self._reporter.set("configuration", problems)
         _log.info("configuration", name=wanted.name, allocation=wanted.allocation, settled=wanted.settled)
         self._offering.wake("the configuration has changed")
 

@@ -1,6 +1,5 @@
 """What an administrator wants of a node's GPUs, as plain data; where it comes from is another room's matter."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -91,7 +90,3 @@ class OfferPolicy:
     def rule(self, gpu: Gpu, index: int) -> GpuRule:
         """Find the rule for the GPU at that place in the order of PCI bus ids."""
         return next((rule for rule in self.rules if rule.filter.matches(gpu, index)), self.default)
-
-    def every_rule(self) -> Iterable[GpuRule]:
-        """All rules, the default included."""
-        return (*self.rules, self.default)

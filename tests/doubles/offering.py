@@ -35,20 +35,18 @@ class Notes:
     """What is told of the node."""
 
     def __init__(self):
-        self.now = {}
-        self.ever = []
+        self.subjects = {}
 
-    def holds(self, topic, reason, note):
-        if self.now.get(topic) != (reason, note):
-            self.ever.append((topic, note))
-        self.now[topic] = (reason, note)
+    def set(self, subject, notes):
+        self.subjects[subject] = dict(notes)
 
-    def is_over(self, topic):
-        self.now.pop(topic, None)
+    @property
+    def now(self):
+        return {key: note for notes in self.subjects.values() for key, note in notes.items()}
 
     @property
     def reasons(self):
-        return sorted(reason for reason, _ in self.now.values())
+        return sorted(note.reason for note in self.now.values())
 
 
 class OfferingNode(PreparingNode):

@@ -7,12 +7,13 @@ from doubles.apiserver import ApiServer, Fault
 from doubles.offering import OfferingNode, wanted
 from doubles.versions import Kubernetes
 
-from dradriver import offering as module
 from dradriver.gpu.policy import GpuFilter, GpuRule
 from dradriver.gpu.profiles import parse_choice
 from dradriver.kube import KubeError
 from dradriver.kube.connection import connect
 from dradriver.nodeconfig import Wanted
+from dradriver.offering import holders
+from dradriver.offering import offering as module
 
 ONE_G = "gpu-0-mig-1g10gb-19-0"
 THREE_G = "gpu-0-mig-3g40gb-9-4"
@@ -158,7 +159,7 @@ def test_an_instance_that_vanishes_under_its_claim_stays_for_it(make):
     assert node.tainted(UNWANTED) == [THREE_G]
     assert node.slices.devices[THREE_G].attributes["uuid"] == uuid
     node.released(claim)
-    node.look(after=module.ALLOCATED_SECONDS)
+    node.look(after=holders.ASK_SECONDS)
     assert node.names == []
 
 
@@ -188,7 +189,7 @@ def test_what_a_claim_holds_outlives_its_rule(node):
     assert node.names == [THREE_G, "gpu-1"], "the whole GPU is in MIG mode"
     assert node.tainted(UNWANTED) == [THREE_G]
     node.released(claim)
-    node.look(after=module.ALLOCATED_SECONDS)
+    node.look(after=holders.ASK_SECONDS)
     assert node.names == ["gpu-0", "gpu-1"]
 
 
@@ -203,7 +204,7 @@ def test_what_a_claim_holds_outlives_its_rule_over_a_restart(node):
     assert node.tainted(UNWANTED) == [THREE_G]
     node.released(claim)
     assert node.nvml.instances(node.uuids()[0]) == ()
-    node.look(after=module.ALLOCATED_SECONDS)
+    node.look(after=holders.ASK_SECONDS)
     assert node.names == ["gpu-0", "gpu-1"]
 
 
@@ -221,7 +222,7 @@ def test_a_claim_that_is_allocated_and_not_prepared_yet_keeps_its_device(node, r
     assert node.tainted(UNWANTED) == [THREE_G]
     assert node.prepare(claim).devices
     node.released(claim)
-    node.look(after=module.ALLOCATED_SECONDS)
+    node.look(after=holders.ASK_SECONDS)
     assert THREE_G not in node.names
 
 
@@ -241,7 +242,7 @@ def test_a_claim_that_was_allocated_while_its_device_vanished_gets_it_back(node)
     node.look()
     assert THREE_G not in node.names
     claim = node.claim(THREE_G)
-    node.look(after=module.SECOND_CHECK_SECONDS)
+    node.look(after=holders.SECOND_CHECK_SECONDS)
     assert node.tainted(UNWANTED) == [THREE_G]
     assert node.prepare(claim).devices
 
@@ -328,7 +329,7 @@ def test_profiles_that_no_gpu_has_are_told(node):
     node.look()
     reason, note = node.notes.now["profiles"]
     assert reason == "UnknownProfiles"
-    assert "has the profiles 9g.90gb:" in note
+    assert "has the profiles 9g.90gb;" in note
     node.want = wanted()
     node.look()
     assert node.notes.now == {}
@@ -339,13 +340,6 @@ def test_profiles_of_a_rule_that_is_for_no_gpu_of_this_node_do_not_matter(node):
     node.want = Wanted(policy=replace(wanted().policy, rules=(other,)), settled=True)
     node.look()
     assert node.notes.now == {}
-
-
-def test_the_same_is_told_once(node):
-    node.simulate("lose", "--gpu", "1")
-    for _ in range(3):
-        node.look()
-    assert len(node.notes.ever) == len(set(node.notes.ever))
 
 
 # --- the thread -----------------------------------------------------------------------------------

@@ -1,0 +1,351 @@
+"""The thread that looks, computes, and hands over to the publisher.
+
+It looks again and again; whoever notices something (an NVML event, a changed configuration, a doubtful answer of the
+API server) only wakes it. What a claim holds stays published as long as it holds it, whatever else changes.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from dradriver.gpu import names
+from dradriver.gpu.offer import in_bus_order, make_offer
+from dradriver.kube import Client, KubeError
+from dradriver.nodeconfig import Wanted
+from dradriver.numbering import GpuMemory
+from dradriver.nvml import DriverMismatch, NvmlError, SimulationUnusable
+from dradriver.offering import notes
+from dradriver.offering.gpus import Gpus, NodeHardware
+from dradriver.offering.holders import Allocations, recorded
+from dradriver.offering.picture import Picture, Shown
+from dradriver.prepare.node import Node
+from dradriver.prepare.records import Record, Records
+from dradriver.publish import Features, probe_features
+from dradriver.reporting import Note
+from dradriver.resource import InvalidPoolError, Layout, Pool, Slice, lay_out, validate
+
+LOOK_SECONDS: Final = 5.0
+"""How often the GPUs are looked at when nothing tells of a change."""
+RELEASE_SECONDS: Final = 1.0
+"""How often, while a device stays published for its claim only."""
+RETRY_SECONDS: Final = 5.0
+"""How often NVML or the API server is tried while it is missing."""
+SETTLE_SECONDS: Final = 0.3
+"""What comes within this time after a change is looked at together."""
+
+_log = structlog.get_logger()
+
+
+class SlicePublisher(Protocol):
+    """Publishes, as `dradriver.publish.Publisher` does."""
+
+    def set_slices(self, slices: Iterable[Slice]) -> None:
+        """Offer these instead of what was offered before; returns at once."""
+
+
+class Reporter(Protocol):
+    """Tells people about the node; returns at once, never raises, and says the same only once."""
+
+    def set(self, subject: str, notes: Mapping[str, Note]) -> None:
+        """Say all that is not as it should be of one subject; what was said before and is missing now is over."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Around:
+    """What the offering has to do with.
+
+    Attributes:
+        driver: name of the driver.
+        node_name: name of the node, and of the pool.
+        boot_id: of the running kernel.
+        hardware: opens NVML if that is still to be done; raises NvmlError.
+        records: of prepared claims.
+        memory: of the node's GPUs.
+        reporter: see Reporter.
+        on_read: called after each reading of the GPUs.
+        on_outdated: the driver was replaced, and only a new process can load its library.
+        unready: told why nothing is published.
+    """
+
+    driver: str
+    node_name: str
+    boot_id: str
+    hardware: Callable[[], NodeHardware]
+    records: Records
+    memory: GpuMemory
+    reporter: Reporter
+    on_read: Callable[[], None]
+    on_outdated: Callable[[], None]
+    unready: Callable[[str], None]
+
+
+class Offering:
+    """What the node offers, and the thread that keeps it true.
+
+    `read` and `compute` come first, without an API server, so that claims can be prepared; `attach` and `start` do the
+    rest.
+
+    Args:
+        around: see Around.
+        wanted: what the administrator wants at this moment.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, around: Around, *, wanted: Callable[[], Wanted], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._around = around
+        self._wanted = wanted
+        self._clock = clock
+        self._shown: Shown | None = None
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._changed: set[str] = set()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="offering", daemon=True)
+        self._client: Client | None = None
+        self._publisher: SlicePublisher | None = None
+        self._allocations: Allocations | None = None
+        # From here on only the thread touches it, once it runs.
+        self._gpus = Gpus(around.hardware, records=around.records, boot_id=around.boot_id)
+        self._features: Features | None = None
+        self._doubtful = True
+        self._slices: tuple[Slice, ...] = ()
+
+    @property
+    def node(self) -> Node | None:
+        """What claims are prepared from; None while the GPUs are unknown."""
+        return None if self._shown is None else self._shown.node
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def attach(self, client: Client, publisher: SlicePublisher) -> None:
+        """Say whom to ask and whom to tell; once, before `start`."""
+        self._client, self._publisher = client, publisher
+        self._allocations = Allocations(
+            client, driver=self._around.driver, node_name=self._around.node_name, clock=self._clock
+        )
+
+    def start(self) -> None:
+        """Offer, from now on."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End; a look under way is waited for at most that many seconds."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def wake(self, reason: str, *, gpu_uuid: str = "") -> None:
+        """Look now: something has changed, on one GPU or anywhere."""
+        _log.debug("looking at what is offered", reason=reason, gpu=gpu_uuid)
+        with self._lock:
+            self._changed.add(gpu_uuid)
+            self._wake.set()
+
+    def doubt(self) -> None:
+        """Ask the API server anew what it keeps: it may be another one by now, or have other gates."""
+        self._doubtful = True
+        self.wake("the API server may be another one")
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._take_changes()
+            due = self._clock() + self._try_to_look()
+            while self._waited_for_change(due):
+                if not self._is_ours(self._take_changes()):
+                    break
+
+    def _waited_for_change(self, due: float) -> bool:
+        """Wait for a change and what comes with it; returns False when it is time to look, or to end."""
+        if self._stopping.is_set() or not self._wake.wait(max(0.0, due - self._clock())):
+            return False
+        return not self._stopping.wait(SETTLE_SECONDS)
+
+    def _take_changes(self) -> frozenset[str]:
+        """Tell which GPUs have changed since this was asked last, "" for anything else."""
+        with self._lock:
+            changed = frozenset(self._changed)
+            self._changed.clear()
+            self._wake.clear()
+        return changed
+
+    def _is_ours(self, changed: frozenset[str]) -> bool:
+        """Tell whether what has changed is only what this driver makes and undoes for claims, which is the rule."""
+        shown = self._shown
+        if shown is None or "" in changed:
+            return False
+        known = {gpu.uuid: gpu for gpu in shown.picture.gpus}
+        try:
+            return all(uuid in known and self._gpus.is_as_before(known[uuid]) for uuid in changed)
+        except NvmlError:
+            return False
+
+    def _try_to_look(self) -> float:
+        """Look once; returns after how many seconds to look again."""
+        try:
+            return self.look()
+        except KubeError as error:
+            _log.warning("the API server does not tell what it can hold", error=str(error), retry_seconds=RETRY_SECONDS)
+            self._around.unready(str(error))
+        except Exception:  # noqa: BLE001 (whatever it was, the GPUs are not to stay hidden for ever)
+            _log.exception("what is offered cannot be computed", retry_seconds=RETRY_SECONDS)
+        return RETRY_SECONDS
+
+    def look(self) -> float:
+        """Read, compute, hand over to the publisher; returns after how many seconds to look again.
+
+        Raises:
+            KubeError: the API server does not answer what has to be asked.
+        """
+        assert self._allocations is not None  # noqa: S101 (attached)
+        answered = self.read()
+        if not self._gpus.were_read:
+            return RETRY_SECONDS
+        self._ask_features()
+        self._allocations.forget_released()
+        self.compute()
+        shown = self._shown
+        if shown is not None and shown.picture.wanted.settled:
+            self._publish(self._with_allocated(shown, self._allocations))
+        if not answered:
+            return RETRY_SECONDS
+        hurried = self._allocations.is_pending or (self._shown is not None and self._shown.keeps_for_claims)
+        return RELEASE_SECONDS if hurried else LOOK_SECONDS
+
+    # --- reading and computing -------------------------------------------------------------------
+
+    def read(self) -> bool:
+        """Read the GPUs; returns whether NVML answered.
+
+        Raises:
+            SimulationUnusable: that will not pass by itself.
+        """
+        try:
+            inventory = self._gpus.read()
+        except SimulationUnusable:
+            raise
+        except NvmlError as error:
+            self._missed(error)
+            return False
+        self._around.on_read()
+        self._around.reporter.set("driver", {})
+        self._around.reporter.set("unreadable", notes.of_inventory(inventory))
+        return True
+
+    def _missed(self, error: NvmlError) -> None:
+        note = Note("GpusUnavailable", f"the GPUs are not available: {error}")
+        self._around.reporter.set("driver", {"": note})
+        if not self._gpus.were_read:
+            self._around.unready(f"no GPUs: {error}")
+        if isinstance(error, DriverMismatch) and (self._gpus.were_read or _is_replaced()):
+            _log.warning("the driver was replaced, starting anew", error=str(error))
+            self._around.on_outdated()
+
+    def compute(self) -> None:
+        """Compute what is offered from what was read last."""
+        if self._gpus.hardware is None:
+            return
+        picture = self._paint()
+        if self._shown is not None and self._shown.is_true_to(picture):
+            return
+        offer = make_offer(
+            picture.gpus,
+            pool=self._around.node_name,
+            policy=picture.wanted.policy,
+            numbers=picture.numbers,
+            situation=picture.situation,
+        )
+        node = Node(gpus={gpu.uuid: gpu for gpu in picture.gpus}, offer=offer, hardware=self._gpus.hardware)
+        self._shown = Shown(picture=picture, node=node)
+        self._around.reporter.set("offer", notes.of_offer(picture, offer))
+
+    def _paint(self) -> Picture:
+        records = self._gpus.records()
+        allocated = frozenset() if self._allocations is None else self._allocations.names
+        held = dict.fromkeys(allocated, "") | recorded(records, self._around.boot_id)
+        remembered = self._around.memory.facts
+        kept = self._gpus.kept(remembered, self._holders(records, allocated))
+        gpus = in_bus_order((*self._gpus.present, *kept))
+        numbers = self._around.memory.number(gpus, held=frozenset(gpu.uuid for gpu in kept))
+        wanted, counted = self._wanted(), self._features is None or self._features.partitionable
+        rules = [wanted.policy.rule(gpu, index) for index, gpu in enumerate(gpus)]
+        return Picture(
+            gpus=tuple(
+                self._gpus.without_ours(gpu, rule, counted=counted) for gpu, rule in zip(gpus, rules, strict=True)
+            ),
+            numbers={gpu.uuid: numbers[gpu.uuid] for gpu in gpus},
+            wanted=wanted,
+            features=self._features,
+            absent=frozenset(gpu.uuid for gpu in kept),
+            gone=frozenset(self._around.memory.facts.keys() - {gpu.uuid for gpu in gpus}),
+            held=held,
+        )
+
+    def _holders(self, records: Iterable[Record], allocated: frozenset[str]) -> frozenset[str]:
+        """UUIDs of GPUs of which claims hold something."""
+        by_record = {device.gpu_uuid for record in records for device in record.plan.devices}
+        numbers = {} if self._shown is None else self._shown.picture.numbers
+        by_name = {uuid for uuid, number in numbers.items() if any(names.is_of_gpu(one, number) for one in allocated)}
+        return frozenset(by_record | by_name)
+
+    # --- publishing ------------------------------------------------------------------------------
+
+    def _ask_features(self) -> None:
+        if not self._doubtful:
+            return
+        assert self._client is not None  # noqa: S101 (attached)
+        self._doubtful = False
+        try:
+            features = probe_features(self._client, self._around.driver, self._around.node_name)
+        except BaseException:
+            self._doubtful = True
+            raise
+        if features != self._features:
+            _log.info("the API server keeps", layout=features.layout, taints=features.taints)
+        self._features = features
+        # The publisher may have withdrawn what was offered, and is to try again now.
+        self._slices = ()
+
+    def _with_allocated(self, shown: Shown, allocations: Allocations) -> Shown:
+        """See to it that no device vanishes from the slices that a claim holds, be it one that is not prepared yet."""
+        if not shown.picture.wanted.hold and allocations.keep(shown.names):
+            self.compute()
+        return self._shown or shown
+
+    def _publish(self, shown: Shown) -> None:
+        assert self._publisher is not None  # noqa: S101 (attached)
+        assert self._allocations is not None  # noqa: S101 (attached)
+        hold = shown.picture.wanted.hold
+        layout = shown.picture.situation.layout or Layout.APART
+        slices = lay_out(Pool(name=self._around.node_name, groups=()) if hold else shown.node.offer.pool, layout)
+        if slices == self._slices:
+            return
+        try:
+            validate(slices, layout)
+        except InvalidPoolError as error:
+            _log.exception("nothing new is offered: the API server would refuse the slices", problems=error.problems)
+            self._around.unready(str(error))
+            return
+        _log.info("offering", devices=len(shown.names), slices=len(slices), gpus=len(shown.node.gpus), hold=hold)
+        self._publisher.set_slices(slices)
+        self._slices = slices
+        if not hold:
+            self._allocations.published(shown.names)
+
+
+def _is_replaced() -> bool:
+    # Loads pynvml, which whoever opens NVML does beside other things.
+    from dradriver.nvml import is_replaced  # noqa: PLC0415
+
+    return is_replaced()
