@@ -164,3 +164,34 @@ def test_what_a_claim_holds_outlives_a_restart_with_other_flags(use_node, space)
     space.delete("one")
     wait_offered(node, lambda names: names == {"gpu-0", "gpu-1"}, "whole GPUs to be offered")
     assert node.simulation.instances() == set()
+
+
+# --- GPUs that come and go ------------------------------------------------------------------------
+
+
+def test_gpus_are_taken_out_and_put_in_without_a_restart(use_node, space):
+    node = use_node(machine="3xh100-80gb", options=("--mig", "static"))
+    uuids = [gpu["uuid"] for gpu in node.simulation.gpus()]
+    space.add(claim("one", request("it", GPU, of_gpu(uuids[1]))), pod("one", claims=["one"]))
+    space.running("one")
+    node.simulation.run("unplug", "--gpu", "2")
+    wait_offered(node, lambda names: names == {"gpu-0", "gpu-1"}, "the GPU that was taken out to be offered no more")
+    space.told("Node", NODE, "GpuGone", uuids[2])
+    node.simulation.run("unplug", "--gpu", "1")
+    wait_for(lambda: tainted(node, LOST) == {"gpu-1"}, "the GPU of the claim to be tainted")
+    node.simulation.run("plug", "--gpu", "1")
+    node.simulation.run("plug", "--gpu", "2")
+    wait_offered(node, lambda names: names == {"gpu-0", "gpu-1", "gpu-2"}, "all GPUs to be offered")
+    wait_for(lambda: not tainted(node, LOST), "no GPU to be tainted")
+    space.add(claim("two", request("it", GPU, of_gpu(uuids[2]))), pod("two", claims=["two"]))
+    assert node.check(space.running("two")[0])["app"][0].uuid == uuids[2]
+
+
+def test_another_gpu_in_the_same_place_gets_another_name_until_the_reboot(use_node):
+    node = use_node(machine="2xh100-80gb", options=("--mig", "static"))
+    node.simulation.run("unplug", "--gpu", "1")
+    wait_offered(node, lambda names: names == {"gpu-0"}, "one GPU to be offered")
+    node.simulation.run("plug", "--gpu", "1", "--replace")
+    wait_offered(node, lambda names: names == {"gpu-0", "gpu-2"}, "the new GPU to be offered")
+    node.accept_hardware()
+    node.spoilt = True

@@ -133,7 +133,7 @@ class GpuNode:
     def _hardware(self) -> dict[str, object]:
         """What is to be the same afterwards; MIG mode may go off where nothing is cut, but not stay on."""
         return {
-            gpu["uuid"]: (gpu["instances"], gpu["minor"], self._mig_at_first[gpu["uuid"]] or gpu["mig"])
+            gpu["uuid"]: (gpu["instances"], gpu["minor"], self._mig_at_first.get(gpu["uuid"], False) or gpu["mig"])
             for gpu in self.simulation.gpus()
         }
 
