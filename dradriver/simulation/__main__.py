@@ -86,7 +86,7 @@ def _gpu(parser: ArgumentParser, default: int | None = 0) -> None:
 
 def _add_node(verbs: _Verbs) -> None:
     create = verbs.add("create", commands.create, "make a node")
-    create.add_argument("machine", help="<count>x<gpu>, such as 8xh100-80gb, or a YAML file")
+    create.add_argument("machine", help="<count>x<gpu>, such as 8xh100-80gb or 4xa30,2xl4, or a YAML file")
     create.add_argument("--mig", choices=("on", "off"), default="off", help="MIG mode of GPUs that have it")
     create.add_argument("--driver", metavar="VERSION", help="driver version")
     create.add_argument("--force", action="store_true", help="replace a node that is there")

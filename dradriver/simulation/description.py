@@ -1,4 +1,4 @@
-"""Machine descriptions: `8xh100-80gb`, or a YAML file for mixtures, to a fresh state.
+"""Machine descriptions: `8xh100-80gb`, `4xa30,2xl4`, or a YAML file for all that has to be said, to a fresh state.
 
 A file looks like this; everything but `gpu` is optional:
 
@@ -58,17 +58,33 @@ class Machine:
 
 
 def read_machine(text: str) -> Machine:
-    """Read `<count>x<gpu>` or the YAML file of that name.
+    """Read `<count>x<gpu>`, several of them with commas between, or the YAML file of that name.
 
     Raises:
         BadInput: it is neither, or says something unknown or out of range.
     """
-    short = _SHORT.fullmatch(text)
-    if short and not Path(text).exists():
-        return _limited(Machine(gpus=(Wanted(model=_model(short[2])),) * min(int(short[1]), MAX_GPUS + 1)))
-    if not Path(text).is_file():
-        raise BadInput(f"machine {text!r} is neither <count>x<gpu> nor a file; gpu is one of {', '.join(MODELS)}")
-    return _limited(_file(Path(text)))
+    if _is_file(text):
+        return _limited(_file(Path(text)))
+    parts = [_SHORT.fullmatch(part) for part in text.split(",")]
+    if not all(parts):
+        raise BadInput(
+            f"machine {text!r} is neither <count>x<gpu>, such as 8xh100-80gb or 4xa30,2xl4, nor a file; "
+            f"gpu is one of {', '.join(MODELS)}"
+        )
+    return _limited(Machine(gpus=tuple(gpu for part in parts if part for gpu in _several(part[1], part[2]))))
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:
+        # Too long for a name.
+        return False
+
+
+def _several(count: str, model: str) -> tuple[Wanted, ...]:
+    # One too many is found out as well as a million too many.
+    return (Wanted(model=_model(model)),) * min(int(count), MAX_GPUS + 1)
 
 
 def check_driver(version: Any) -> str:

@@ -108,7 +108,12 @@ def test_bad_files_are_told_in_a_sentence(tmp_path, text, sentence):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("0xh100-80gb", "neither <count>x<gpu> nor a file; gpu is one of"),
+        ("0xh100-80gb", "neither <count>x<gpu>, such as 8xh100-80gb or 4xa30,2xl4, nor a file; gpu is one of"),
+        ("4xa30,", "neither"),
+        ("4xa30, 2xl4", "neither"),
+        ("4xa30,2xl5", "unknown gpu 'l5'"),
+        ("8xl4,9xt4", "1 to 16 GPUs"),
+        (",".join(["1xl4"] * 99), "1 to 16 GPUs"),
         ("17xl4", "1 to 16 GPUs"),
         (f"{10**30}xl4", "1 to 16 GPUs"),
         ("8xh100", "unknown gpu 'h100'"),
@@ -120,3 +125,13 @@ def test_bad_files_are_told_in_a_sentence(tmp_path, text, sentence):
 def test_bad_names_are_told_in_a_sentence(name, sentence):
     with pytest.raises(BadInput, match=sentence):
         build(read_machine(name))
+
+
+def test_several_kinds_in_one_word(tmp_path, monkeypatch):
+    state = build(read_machine("4xa30,2xl4,1xt4"))
+    assert [gpu.model for gpu in state.gpus] == ["a30"] * 4 + ["l4"] * 2 + ["t4"]
+    assert len({gpu.bus_id for gpu in state.gpus}) == 7
+    # A file of that name comes first.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "4xa30,2xl4").write_text("gpus: [{gpu: h200}]")
+    assert [gpu.model for gpu in build(read_machine("4xa30,2xl4")).gpus] == ["h200"]
