@@ -59,6 +59,7 @@ class Fault:
         stream_ends: 200, then the end of the stream.
         stream_silent: 200, then nothing.
         late: answer only after having done the work and then broken the connection.
+        truncated: do the work, and break the connection in the middle of the answer.
     """
 
     status: int = 0
@@ -72,6 +73,7 @@ class Fault:
     stream_ends: bool = False
     stream_silent: bool = False
     late: bool = False
+    truncated: bool = False
 
 
 class Refusal(Exception):  # noqa: N818 - a signal inside this double
@@ -406,16 +408,16 @@ class _Handler(BaseHTTPRequestHandler):
             )
             fault = self.api.record(request)
         try:
-            if fault is not None and not fault.late:
+            if fault is not None and not (fault.late or fault.truncated):
                 self.misbehave(fault)
             elif request.is_watch:
                 self.watch(lambda: self.api.stream(request, self.send_line))
             else:
                 status, document = self.api.answer(request)
-                if fault is not None:
+                if fault is not None and fault.late:
                     self.reset()
                 else:
-                    self.reply(status, json.dumps(document).encode())
+                    self.reply(status, json.dumps(document).encode(), cut=fault is not None)
         except Refusal as refusal:
             self.refuse(refusal.status, refusal.reason, refusal.message)
 
@@ -447,14 +449,16 @@ class _Handler(BaseHTTPRequestHandler):
         document = {"kind": "Status", "code": status, "reason": reason, "message": message}
         self.reply(status, json.dumps(document).encode(), headers)
 
-    def reply(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+    def reply(self, status: int, body: bytes, headers: dict[str, str] | None = None, *, cut: bool = False) -> None:
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(body[: len(body) // 2] if cut else body)
+        if cut:
+            self.reset()
 
     def watch(self, events: Callable[[], None]) -> None:
         self.send_response(200)

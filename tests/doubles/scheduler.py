@@ -1,7 +1,7 @@
 """What a scheduler makes of the slices of one pool, by the rules of Kubernetes 1.34 to 1.37."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,16 @@ def view(items: Iterable[Object], pool: str) -> View | None:
         sets={counter_set["name"]: _counters(counter_set) for counter_set in sets},
         problems=(*_doubled(devices), *_doubled(sets), *_dangling(devices, sets)),
     )
+
+
+def moments(events: Iterable[tuple[str, Object]]) -> Iterator[dict[str, Object]]:
+    """The slices, by name, after each event of a watch (its type and its object)."""
+    state: dict[str, Object] = {}
+    for kind, item in events:
+        state.pop(item["metadata"]["name"], None)
+        if kind != "DELETED":
+            state[item["metadata"]["name"]] = item
+        yield dict(state)
 
 
 def _consumption(device: Object) -> frozenset[tuple[str, Counters]]:

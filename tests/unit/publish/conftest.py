@@ -30,9 +30,8 @@ def publish(client):
     made = []
 
     def start(slices=(), **options):
-        publisher = Publisher(
-            client, driver=DRIVER, node_name=NODE, pool_name=NODE, **{"pace": QUICK, "meter": Counter(), **options}
-        )
+        given = {"pace": QUICK, "meter": Counter(), **options}
+        publisher = Publisher(given.pop("client", client), driver=DRIVER, node_name=NODE, pool_name=NODE, **given)
         made.append(publisher)
         publisher.start()
         if slices:
