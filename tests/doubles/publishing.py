@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from dradriver.kube import NODES, RESOURCE_SLICES, Backoff, Client, NotFoundError, Object, Pace, Selector
+from dradriver.kube import NODES, RESOURCE_SLICES, Backoff, Client, NotFoundError, Object, Pace, Selector, version_of
 from dradriver.kube.connection import connect
 from dradriver.publish import Publisher
 from dradriver.resource import Slice
@@ -39,7 +39,8 @@ class Offer:
         self.delete_node()
 
     def make_node(self) -> Object:
-        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.node}, "spec": {"unschedulable": True}}
+        metadata = {"name": self.node, "labels": {"kubernetes.io/hostname": self.node}}
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {"unschedulable": True}}
         return self.admin.create(NODES, body)
 
     def delete_node(self) -> None:
@@ -72,11 +73,42 @@ class Offer:
     def generations(self) -> set[int]:
         return {item["spec"]["pool"]["generation"] for item in self.slices()}
 
+    def events_since(self, version: str) -> list[tuple[str, Object]]:
+        """What happened to slices of the node since a resourceVersion, in order."""
+        end = int(self.admin.list(RESOURCE_SLICES).resource_version)
+        events: list[tuple[str, Object]] = []
+        with self.admin.watch(RESOURCE_SLICES, resource_version=version, seconds=30) as watch:
+            # The bookmark after the last event may be a minute away, so something is made to happen.
+            self._mark(end)
+            for event in watch.events():
+                if version_of(event.object) > end:
+                    break
+                if event.object.get("spec", {}).get("nodeName") == self.node:
+                    events.append((event.type, event.object))
+        return events
+
+    def _mark(self, number: int) -> None:
+        pool = {"name": "mark", "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": f"mark.{DRIVER}", "nodeName": f"mark-{self.node}", "pool": pool}
+        name = f"mark-{number}-{self.node}"
+        self.admin.create(RESOURCE_SLICES, slice_body(name, spec))
+        self.delete(name)
+
     def delete(self, name: str) -> None:
         try:
             self.admin.delete(RESOURCE_SLICES, name)
         except NotFoundError:
             return
+
+
+def slice_body(name: str, spec: Object, *, generated: bool = False) -> Object:
+    """A slice as somebody else makes it."""
+    return {
+        "apiVersion": RESOURCE_SLICES.api_version,
+        "kind": RESOURCE_SLICES.kind,
+        "metadata": {"generateName" if generated else "name": name},
+        "spec": spec,
+    }
 
 
 def until(condition: Callable[[], object], timeout: float = PATIENCE) -> float:

@@ -49,9 +49,12 @@ def view(items: Iterable[Object], pool: str) -> View | None:
     )
 
 
-def moments(events: Iterable[tuple[str, Object]]) -> Iterator[dict[str, Object]]:
-    """The slices, by name, after each event of a watch (its type and its object)."""
-    state: dict[str, Object] = {}
+def moments(
+    events: Iterable[tuple[str, Object]], start: Mapping[str, Object] | None = None
+) -> Iterator[dict[str, Object]]:
+    """The slices, by name, before and after each event of a watch (its type and its object)."""
+    state = dict(start or {})
+    yield dict(state)
     for kind, item in events:
         state.pop(item["metadata"]["name"], None)
         if kind != "DELETED":
