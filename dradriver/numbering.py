@@ -32,11 +32,13 @@ class GpuMemory:
     Args:
         path: the file.
         boot_id: of the running kernel.
+        keep: False for who only looks: then nothing is written.
     """
 
-    def __init__(self, path: Path, *, boot_id: str) -> None:
+    def __init__(self, path: Path, *, boot_id: str, keep: bool = True) -> None:
         self._path = path
         self._boot_id = boot_id
+        self._writes = keep
         self._numbers, self._facts, self._known_boot = _read(path)
         self._written = self._content(self._known_boot)
 
@@ -67,7 +69,7 @@ class GpuMemory:
 
     def _keep(self) -> None:
         content = self._content(self._boot_id)
-        if content == self._written:
+        if content == self._written or not self._writes:
             return
         document = {
             "version": VERSION,

@@ -7,6 +7,8 @@ from typing import Final
 
 COMMANDS: Final = {
     "config": "dradriver.commands.config:main",
+    "nodes": "dradriver.commands.nodes:main",
+    "slices": "dradriver.commands.slices:main",
 }
 """Word to the function that takes the words behind it and gives the exit status."""
 

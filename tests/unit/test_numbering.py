@@ -117,3 +117,15 @@ def test_instances_that_come_and_go_are_not_written(path):
     before = path.stat().st_mtime_ns
     memory.number([replace(H100, mig_mode=None)], held=NOBODY)
     assert path.stat().st_mtime_ns == before
+
+
+def test_who_only_looks_writes_nothing(path):
+    numbers(path, [FIRST])
+    before = path.read_bytes()
+    looking = GpuMemory(path, boot_id="boot-1", keep=False)
+    assert looking.number([replace(SECOND, minor=0)], held=NOBODY) == {FIRST.uuid: 0, SECOND.uuid: 1}
+    assert GpuMemory(path.with_name("none"), boot_id="boot-1", keep=False).number([FIRST], held=NOBODY) == {
+        FIRST.uuid: 0
+    }
+    assert path.read_bytes() == before
+    assert not path.with_name("none").exists()
