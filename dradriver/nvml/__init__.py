@@ -11,6 +11,7 @@
     facts, names, sysfs, profiles, instances     what is read and changed
     access      Nvml, the whole of it for others
     opening     which library it talks to
+    machines    GPUs of machines that are known by name only
 
 `open_nvml` gives an `Nvml`, whose methods take UUIDs and ids and give the data of `dradriver.gpu`. pynvml declares no C
 argument types, so a wrong Python type would reach the driver unchecked: `typings/pynvml.pyi` makes mypy check the calls
