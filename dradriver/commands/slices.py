@@ -13,15 +13,13 @@ from dradriver.cdi.host import LIBRARY_FOLDERS
 from dradriver.commands import wishes as told
 from dradriver.commands.published import features, publish, show
 from dradriver.commands.wishes import CommandError, UsageError, Wishes
-from dradriver.gpu.names import number_gpus
-from dradriver.gpu.offer import in_bus_order
 from dradriver.nodeconfig import Wanted
 from dradriver.numbering import GpuMemory
 from dradriver.nvml import Inventory, Nvml, NvmlError, SimulationUnusable, open_nvml
 from dradriver.observe import logs
 from dradriver.offering import notes
 from dradriver.offering.gpus import Gpus
-from dradriver.offering.holders import recorded
+from dradriver.offering.painting import paint
 from dradriver.offering.picture import Picture
 from dradriver.prepare.errors import HeldError
 from dradriver.prepare.records import Record, Records, decode
@@ -152,31 +150,16 @@ def _unreadable(inventory: Inventory) -> Iterable[Note]:
 
 def _picture(gpus: Gpus, source: _Source, wishes: Wishes) -> Picture:
     """Describe the node as the plugin would, except for what only the API server knows."""
-    records, memory = gpus.records(), _memory(source)
-    facts = memory.facts if memory else {}
-    kept = gpus.kept(facts, frozenset(device.gpu_uuid for record in records for device in record.plan.devices))
-    ordered, absent = in_bus_order((*gpus.present, *kept)), frozenset(gpu.uuid for gpu in kept)
-    numbers = memory.number(ordered, held=absent) if memory else number_gpus(ordered, {})
-    return Picture(
-        gpus=tuple(
-            gpus.without_ours(gpu, wishes.policy.rule(gpu, index), counted=True) for index, gpu in enumerate(ordered)
-        ),
-        numbers={gpu.uuid: numbers[gpu.uuid] for gpu in ordered},
-        wanted=Wanted(policy=wishes.policy, settled=True),
-        features=features(wishes),
-        absent=absent,
-        gone=frozenset(facts.keys() - {gpu.uuid for gpu in ordered}),
-        held=recorded(records, source.boot_id),
-    )
+    wanted = Wanted(policy=wishes.policy, settled=True)
+    return paint(gpus, _memory(source), wanted=wanted, features=features(wishes))
 
 
 # --- what the plugin has written ------------------------------------------------------------------
 
 
-def _memory(source: _Source) -> GpuMemory | None:
-    if source.plugin is None:
-        return None
-    return GpuMemory(source.plugin / "gpu-numbers.json", boot_id=source.boot_id, keep=False)
+def _memory(source: _Source) -> GpuMemory:
+    path = (source.plugin or Path("/nonexistent")) / "gpu-numbers.json"
+    return GpuMemory(path, boot_id=source.boot_id, keep=False)
 
 
 def _records(plugin: Path | None) -> Records:

@@ -55,7 +55,7 @@ class Gpus:
     def __init__(self, hardware: Callable[[], NodeHardware], *, records: Records, boot_id: str) -> None:
         self._open = hardware
         self._records = records
-        self._boot_id = boot_id
+        self.boot_id = boot_id
         self._failures = 0
         self._last: Inventory | None = None
         self._known: dict[str, Gpu] = {}
@@ -141,7 +141,7 @@ class Gpus:
         return frozenset(
             Place(gpu_uuid=device.gpu_uuid, profile_id=device.profile_id, placement=device.placement)
             for record in self._records.all()
-            if record.boot_id == self._boot_id
+            if record.boot_id == self.boot_id
             for device in record.plan.devices
             if device.make and device.profile_id is not None and device.placement is not None
         )

@@ -12,18 +12,18 @@ from typing import Final, Protocol
 
 import structlog
 
-from dradriver.gpu import names
-from dradriver.gpu.offer import in_bus_order, make_offer
+from dradriver.gpu.offer import make_offer
 from dradriver.kube import Client, KubeError
 from dradriver.nodeconfig import Wanted
 from dradriver.numbering import GpuMemory
 from dradriver.nvml import DriverMismatch, NvmlError, SimulationUnusable
 from dradriver.offering import notes
 from dradriver.offering.gpus import Gpus, NodeHardware
-from dradriver.offering.holders import Allocations, recorded
-from dradriver.offering.picture import Picture, Shown
+from dradriver.offering.holders import Allocations
+from dradriver.offering.painting import paint
+from dradriver.offering.picture import Shown
 from dradriver.prepare.node import Node
-from dradriver.prepare.records import Record, Records
+from dradriver.prepare.records import Records
 from dradriver.publish import Features, probe_features
 from dradriver.reporting import Note
 from dradriver.resource import InvalidPoolError, Layout, Pool, Slice, lay_out, validate
@@ -256,7 +256,14 @@ class Offering:
         """Compute what is offered from what was read last."""
         if self._gpus.hardware is None:
             return
-        picture = self._paint()
+        picture = paint(
+            self._gpus,
+            self._around.memory,
+            wanted=self._wanted(),
+            features=self._features,
+            allocated=frozenset() if self._allocations is None else self._allocations.names,
+            numbers=None if self._shown is None else self._shown.picture.numbers,
+        )
         if self._shown is not None and self._shown.is_true_to(picture):
             return
         offer = make_offer(
@@ -269,35 +276,6 @@ class Offering:
         node = Node(gpus={gpu.uuid: gpu for gpu in picture.gpus}, offer=offer, hardware=self._gpus.hardware)
         self._shown = Shown(picture=picture, node=node)
         self._around.reporter.set("offer", notes.of_offer(picture, offer))
-
-    def _paint(self) -> Picture:
-        records = self._gpus.records()
-        allocated = frozenset() if self._allocations is None else self._allocations.names
-        held = dict.fromkeys(allocated, "") | recorded(records, self._around.boot_id)
-        remembered = self._around.memory.facts
-        kept = self._gpus.kept(remembered, self._holders(records, allocated))
-        gpus = in_bus_order((*self._gpus.present, *kept))
-        numbers = self._around.memory.number(gpus, held=frozenset(gpu.uuid for gpu in kept))
-        wanted, counted = self._wanted(), self._features is None or self._features.partitionable
-        rules = [wanted.policy.rule(gpu, index) for index, gpu in enumerate(gpus)]
-        return Picture(
-            gpus=tuple(
-                self._gpus.without_ours(gpu, rule, counted=counted) for gpu, rule in zip(gpus, rules, strict=True)
-            ),
-            numbers={gpu.uuid: numbers[gpu.uuid] for gpu in gpus},
-            wanted=wanted,
-            features=self._features,
-            absent=frozenset(gpu.uuid for gpu in kept),
-            gone=frozenset(self._around.memory.facts.keys() - {gpu.uuid for gpu in gpus}),
-            held=held,
-        )
-
-    def _holders(self, records: Iterable[Record], allocated: frozenset[str]) -> frozenset[str]:
-        """UUIDs of GPUs of which claims hold something."""
-        by_record = {device.gpu_uuid for record in records for device in record.plan.devices}
-        numbers = {} if self._shown is None else self._shown.picture.numbers
-        by_name = {uuid for uuid, number in numbers.items() if any(names.is_of_gpu(one, number) for one in allocated)}
-        return frozenset(by_record | by_name)
 
     # --- publishing ------------------------------------------------------------------------------
 

@@ -1,0 +1,57 @@
+"""From what is known of a node to the picture that decides what is offered."""
+
+from collections.abc import Iterable, Mapping
+
+from dradriver.gpu import names
+from dradriver.gpu.offer import in_bus_order
+from dradriver.nodeconfig import Wanted
+from dradriver.numbering import GpuMemory
+from dradriver.offering.gpus import Gpus
+from dradriver.offering.holders import recorded
+from dradriver.offering.picture import Picture
+from dradriver.prepare.records import Record
+from dradriver.publish import Features
+
+
+def paint(
+    gpus: Gpus,
+    memory: GpuMemory,
+    *,
+    wanted: Wanted,
+    features: Features | None,
+    allocated: frozenset[str] = frozenset(),
+    numbers: Mapping[str, int] | None = None,
+) -> Picture:
+    """Put together all that decides what a node offers.
+
+    Args:
+        gpus: as they were read last.
+        memory: of the node's GPUs; new ones get their numbers there.
+        wanted: by the administrator.
+        features: of the API server; None as long as they are unknown.
+        allocated: names of devices that claims hold by the API server's word only.
+        numbers: of the GPUs in the picture before, to find those of the names.
+    """
+    records, remembered = gpus.records(), memory.facts
+    kept = gpus.kept(remembered, _holders(records, allocated, numbers or {}))
+    ordered = in_bus_order((*gpus.present, *kept))
+    uuids = [gpu.uuid for gpu in ordered]
+    numbered = memory.number(ordered, held=frozenset(gpu.uuid for gpu in kept))
+    rules = [wanted.policy.rule(gpu, index) for index, gpu in enumerate(ordered)]
+    counted = features is None or features.partitionable
+    return Picture(
+        gpus=tuple(gpus.without_ours(gpu, rule, counted=counted) for gpu, rule in zip(ordered, rules, strict=True)),
+        numbers={uuid: numbered[uuid] for uuid in uuids},
+        wanted=wanted,
+        features=features,
+        absent=frozenset(gpu.uuid for gpu in kept),
+        gone=frozenset(memory.facts.keys() - set(uuids)),
+        held=dict.fromkeys(allocated, "") | recorded(records, gpus.boot_id),
+    )
+
+
+def _holders(records: Iterable[Record], allocated: frozenset[str], numbers: Mapping[str, int]) -> frozenset[str]:
+    """UUIDs of GPUs of which claims hold something."""
+    by_record = {device.gpu_uuid for record in records for device in record.plan.devices}
+    by_name = {uuid for uuid, number in numbers.items() if any(names.is_of_gpu(name, number) for name in allocated)}
+    return frozenset(by_record | by_name)
