@@ -1,6 +1,7 @@
 """`make bench`: how fast and how small the plugin is, against a real API server. Prints figures, judges nothing.
 
     PYTHONPATH=tests python -m bench [--rounds 200] [--starts 10] [--seeds 10] [--kubeconfig FILE]
+    PYTHONPATH=tests python -m bench --scheduler [--cycles 3] [--percent 100] [--kubeconfig FILE]
 
 boots a control plane of its own, unless it is told to use another. GPUs are simulated, the kubelet is a double, the
 node exists in the API server only, and claims are allocated by this program: nobody else on a cluster is disturbed.
@@ -13,7 +14,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from bench import burst, calls, installed, packing, process
+from bench import burst, calls, installed, packing, process, publishing, scheduler
 from bench.aims import Aims
 from bench.figures import Figure, show
 from bench.process import Program
@@ -32,7 +33,10 @@ def main() -> int:
             tempfile.TemporaryDirectory(prefix="bn", ignore_cleanup_errors=True) as folder,
             api_server(options.kubeconfig) as options.kubeconfig,
         ):
-            _run(options, Path(folder))
+            if options.scheduler:
+                _measure_scheduler(options)
+            else:
+                _run(options, Path(folder))
     except (KubeError, NoClusterError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
@@ -52,6 +56,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--here", action="store_true", help="use this environment instead of one like an installation's"
     )
+    parser.add_argument(
+        "--scheduler",
+        action="store_true",
+        help="measure what our slices cost the scheduler, and nothing else: half an hour",
+    )
+    parser.add_argument("--cycles", type=int, default=3, help="of the scheduler's layouts (default: %(default)s)")
+    parser.add_argument("--percent", type=int, default=100, help="of its nodes and pods (default: %(default)s)")
     return parser.parse_args()
 
 
@@ -73,8 +84,16 @@ def _run(options: argparse.Namespace, folder: Path) -> None:
             print(program.log.read_text()[-4000:], file=sys.stderr)
             raise
         _measure_parts(folders, cluster, aims, kubeconfig=options.kubeconfig, rounds=options.rounds)
+        kubeconfig = Path(options.kubeconfig)
+        publishing.show(publishing.measure(cluster, kubeconfig, rounds=max(1, options.rounds // 20)))
     packing.measure(seeds=options.seeds)
     aims.show()
+
+
+def _measure_scheduler(options: argparse.Namespace) -> None:
+    kubeconfig = Path(options.kubeconfig)
+    with closing(connect(kubeconfig)) as client:
+        scheduler.run(client, kubeconfig, cycles=options.cycles, percent=options.percent)
 
 
 def _program(options: argparse.Namespace, folder: Path, folders: Folders, cluster: Cluster) -> Program:

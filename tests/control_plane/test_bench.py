@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from bench import scheduler
 from bench.aims import AIMS
 
 from dradriver.kube import NODES, RESOURCE_SLICES
@@ -29,3 +30,11 @@ def test_the_benchmark_measures_everything_and_leaves_nothing(control_plane, adm
     assert "Packing, calculated: 8xh100-80gb, load 0.9, 5 seeds" in done.stdout
     left = [item["metadata"]["name"] for kind in (NODES, RESOURCE_SLICES) for item in admin.list(kind).items]
     assert [name for name in left if name.startswith("bench-")] == []
+
+
+@pytest.mark.control_plane
+def test_the_scheduler_s_benchmark_measures_every_kind_and_leaves_nothing(control_plane, admin):
+    found = scheduler.measure(admin, control_plane.kubeconfig, cycles=1, percent=2, layouts=["standard, lean"])
+    assert {kind: len(costs) for kind, costs in found["standard, lean"].items()} == dict.fromkeys(scheduler.KINDS, 1)
+    left = [item["metadata"]["name"] for kind in (NODES, RESOURCE_SLICES) for item in admin.list(kind).items]
+    assert [name for name in left if "stage-" in name] == []

@@ -28,6 +28,7 @@ from dradriver.kube import (
     PatchKind,
     Resource,
     Selector,
+    Watch,
 )
 from dradriver.publish import slice_name
 from dradriver.resource import Slice, slice_spec
@@ -106,6 +107,15 @@ class Stage:
         """CEL: a capacity of the driver's domain."""
         return f"device.capacity['{self.driver}'].{name}"
 
+    def add_class(self, name: str, expression: str) -> str:
+        """Make a class of devices of this stage's driver for which a CEL expression holds; gives its full name."""
+        full = f"{self.name}-{name}"
+        mine = f"device.driver == '{self.driver}' && {expression}"
+        self._client.create(
+            DEVICE_CLASSES, self._body(DEVICE_CLASSES, full, spec={"selectors": [{"cel": {"expression": mine}}]})
+        )
+        return full
+
     def _classes(self) -> Iterator[Object]:
         mine = f"device.driver == '{self.driver}'"
         kind = self.attribute("type")
@@ -141,6 +151,10 @@ class Stage:
         for name, slices in pools.items():
             bodies += [(RESOURCE_SLICES, body) for body in self._slices(self.node(name), slices)]
         self._create(bodies)
+
+    def remove_nodes(self) -> None:
+        """Take all nodes away, and what they offer."""
+        self._everywhere(self._delete_all, [RESOURCE_SLICES, NODES])
 
     def add_pods(self, wanted: Mapping[str, tuple[str | None, Sequence[Object]]]) -> None:
         """Make pods, by name, each with a claim of its own and the node it has to go to, or None for any.
@@ -193,14 +207,20 @@ class Stage:
     # --- scheduling ------------------------------------------------------------------------------
 
     @contextmanager
-    def scheduler(self) -> Iterator[Scheduler]:
-        """Let the scheduler of this stage work until the block ends.
+    def scheduler(self, *, niceness: int = 0) -> Iterator[int]:
+        """Let the scheduler of this stage work until the block ends; gives its process id.
 
         What was made before is known to it as a whole when it begins.
         """
         made = Scheduler(self._kubeconfig, name=self.name, folder=Path(self._folder.name))
-        with made.running():
-            yield made
+        with made.running(niceness=niceness) as pid:
+            yield pid
+
+    def watch_claims(self, *, seconds: float) -> Watch:
+        """Watch what becomes of the claims from now on."""
+        selector = Selector(namespace=self.name)
+        version = self._client.list(RESOURCE_CLAIMS, selector=selector).resource_version
+        return self._client.watch(RESOURCE_CLAIMS, selector=selector, resource_version=version, seconds=seconds)
 
     def verdicts(self, names: Collection[str]) -> dict[str, Verdict]:
         """Wait until the scheduler has said something of every pod, and give what it says now."""
