@@ -11,16 +11,23 @@ from support.cluster import Cluster, ClusterError, build, is_root
 EXISTING = "DRADRIVER_TEST_CLUSTER"
 """Variable with the --dir of a cluster that runs already and is to stay."""
 
+_ON_REQUEST = "other_kubernetes"
+"""Marker of tests that run only where -m names it."""
+
 _MARKERS = {"cluster": pytest.mark.node, "control_plane": pytest.mark.control_plane}
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a cluster, so that no test can forget it."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what needs a cluster, so that no test can forget it, and leave out what nobody asked for."""
     for item in items:
         for fixture, marker in _MARKERS.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(marker)
+    if _ON_REQUEST not in config.option.markexpr:
+        others = [item for item in items if item.get_closest_marker(_ON_REQUEST)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -79,12 +79,9 @@ class Claims:
             return
 
     def _make_schedulable(self) -> None:
-        node = self._admin.get(NODES, self._node)
-        node["spec"].pop("unschedulable", None)
-        node = self._admin.replace(NODES, node)
+        self._admin.patch(NODES, self._node, {"spec": {"unschedulable": None}})
         room = {"cpu": "8", "memory": "8Gi", "pods": "110"}
-        node["status"] = {"capacity": room, "allocatable": room}
-        self._admin.replace(NODES, node, subresource="status")
+        self._admin.patch(NODES, self._node, {"status": {"capacity": room, "allocatable": room}}, subresource="status")
 
 
 def _pod(claim: str, node: str) -> Object:

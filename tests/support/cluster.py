@@ -1,7 +1,9 @@
 """A real Kubernetes on this machine, as `hack/cluster` boots it."""
 
+import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -51,6 +53,27 @@ class Cluster:
     def start(self, component: str, *, node: str) -> None:
         """Start what was stopped. Returns when the node is ready."""
         run_tool("start", component, "--dir", str(self.folder), "--node", node)
+
+    def kill(self, component: str) -> None:
+        """Kill a component of the control plane hard; `up` starts it again."""
+        pid = int((self.folder / "run" / f"{component}.pid").read_text().split()[0])
+        os.kill(pid, signal.SIGKILL)
+
+    def change(self, **options: str) -> None:
+        """Kill the control plane, but for etcd, and start it with other options, as an upgrade does.
+
+        Args:
+            options: `kubernetes`, `emulate`, `feature_gates` or `runtime_config`, as `up` takes them; "" for none.
+
+        Raises:
+            ClusterError: it does not come up.
+        """
+        for component in ("kube-apiserver", "kube-scheduler", "kube-controller-manager"):
+            self.kill(component)
+        # A person who wants that makes a new cluster, so there is no command for it.
+        state = self.folder / "state.json"
+        state.write_text(json.dumps(json.loads(state.read_text()) | options))
+        run_tool("up", "--dir", str(self.folder))
 
     def environment(self, node: str) -> dict[str, str]:
         """The variables with which the plugin runs as if on a node."""
