@@ -39,6 +39,8 @@ class Pace:
         healthy: a stream that lived that long was a good one. A shorter one is a failure, even if it ended
             without an error: a server that ends every stream at once must not be asked in a tight loop.
         backoff: delays after failures.
+        unreached: upper bound of the delays while there is no answer at all, which burdens nobody; what waits for the
+            server to be back waits for this at most.
         clock: monotonic seconds.
         chance: random number in [0, 1).
     """
@@ -48,12 +50,18 @@ class Pace:
     silence: float = 150.0
     healthy: float = 5.0
     backoff: Backoff = field(default_factory=Backoff)
+    unreached: float = 10.0
     clock: Callable[[], float] = time.monotonic
     chance: Callable[[], float] = random.random
 
     def watch_seconds(self) -> float:
         """Length to ask for."""
         return self.shortest + (self.longest - self.shortest) * self.chance()
+
+    def delay(self, error: Exception | None, failures: int) -> float:
+        """Seconds to wait after that many failures in a row, the last of which was this error (None: an early end)."""
+        delay = self.backoff.delay_for(error, failures, chance=self.chance)
+        return min(delay, self.unreached) if isinstance(error, UnreachableError) else delay
 
 
 class Reflector:
@@ -197,7 +205,7 @@ class Reflector:
         if failures >= _FAILURES_BEFORE_LIST:
             # A position the server cannot serve (restored from a backup) would fail for ever.
             self._position = ""
-        delay = self._pace.backoff.delay_for(error, failures, chance=self._pace.chance)
+        delay = self._pace.delay(error, failures)
         log.warning(
             "watch failed, will try again",
             resource=self._resource.plural,

@@ -373,7 +373,7 @@ class Publisher:
             self._refused_offer = offer.number
             self._note_doubt(offer)
             self._meter.failed(type(error).__name__)
-            log.exception("slices are withdrawn")
+            log.error("slices are withdrawn", error=str(error))  # noqa: TRY400 - no defect, and told in full
             self._poorer = str(error)
             return False
 
