@@ -19,10 +19,10 @@ class Allowance:
         self._clock = clock
         self._full_at = clock()
 
-    def take(self) -> float:
-        """Take one if there is one; returns 0.0 then, else the seconds until there is."""
+    def take(self, number: int = 1) -> float:
+        """Take so many (at most a burst) if they are there; returns 0.0 then, else the seconds until they are."""
         now = self._clock()
-        full_at = max(self._full_at, now) + self._interval
+        full_at = max(self._full_at, now) + self._interval * min(number, self._burst)
         missing = full_at - now - self._burst * self._interval
         if missing > 1e-9:  # noqa: PLR2004 - clocks add up with rounding
             return missing

@@ -130,9 +130,14 @@ class Plan:
     deletes: tuple[Object, ...] = ()
 
     @property
+    def writes(self) -> int:
+        """How many."""
+        return sum(map(len, (self.clears, self.updates, self.creates, self.deletes)))
+
+    @property
     def is_empty(self) -> bool:
         """Nothing differs."""
-        return not (self.clears or self.updates or self.creates or self.deletes)
+        return self.writes == 0
 
 
 def make_plan(desired: Desired, identity: Identity, known: Known) -> Plan:

@@ -124,10 +124,9 @@ class Publisher:
             on_return=self._note_return,
             pace=self._pace,
         )
-        # A wipe that goes on while we repair it takes a plan for each slice at worst. Edits that come again and again
-        # are another instance with another offer, and each answer to them may be a whole new generation.
-        self._repairs = Allowance(burst=30, interval=2.0, clock=self._pace.clock)
-        self._disputes = Allowance(burst=10, interval=3.0, clock=self._pace.clock)
+        # In writes: whoever deletes or edits slices is answered at once, many times over, but another instance with
+        # another offer, which answers as quickly, does not cost the API server more than two writes a second.
+        self._undoing = Allowance(burst=60, interval=0.5, clock=self._pace.clock)
         self._doubts = Allowance(burst=5, interval=60.0, clock=self._pace.clock)
         self._changed = threading.Condition()
         self._offer: _Offer | None = None
@@ -307,7 +306,7 @@ class Publisher:
             if plan.is_empty:
                 self._succeed(offer, plan)
                 return
-            if undoing and (wait := self._restraint(plan)) > 0:
+            if undoing and (wait := self._undoing.take(plan.writes)) > 0:
                 self._queue.add_after(_Cause.CHANGE, wait)
                 self._set_status(replace(self.status, phase=Phase.PENDING, message="somebody undoes our writes"))
                 return
@@ -350,11 +349,6 @@ class Publisher:
             "uid": node["metadata"]["uid"],
             "controller": True,
         }
-
-    def _restraint(self, plan: Plan) -> float:
-        """Seconds to wait before undoing what somebody did."""
-        disputed = bool(plan.updates or plan.deletes)
-        return (self._disputes if disputed else self._repairs).take()
 
     def _execute(self, offer: _Offer, plan: Plan) -> bool:
         """Write; returns whether another writer was in the way."""

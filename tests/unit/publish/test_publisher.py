@@ -429,8 +429,8 @@ def test_somebody_who_undoes_everything_is_not_raced(server, publish):
     finally:
         stop.set()
         rival.join(PATIENCE)
-    # Four at first, then thirty answers of at most four writes each, and a few while the rival stopped.
-    assert len(server.writes) <= 4 + 30 * 4 + 8
+    # Four at first, then what may be done at once, and a few while the rival stopped.
+    assert len(server.writes) <= 4 + 60 + 8
     assert publisher.wait_published(PATIENCE)
 
 
@@ -438,8 +438,8 @@ def test_two_instances_with_different_offers_do_not_race(server, publish):
     other = (counter_slice(2), device_slice(0, memory=1), device_slice(1, memory=1))
     first, second = offers = publish(node_slices(2)), publish(other)
     assert server.wait(lambda: "somebody undoes our writes" in {publisher.status.message for publisher in offers})
-    # Two first publications and twenty answers of three writes; what collides is written again.
-    assert server.count(is_write) <= 2 * (3 + 10 * 3) * 2
+    # Two first publications and what each may answer at once; what collides is written again.
+    assert server.count(is_write) <= 2 * (3 + 60) * 2
     second.stop(PATIENCE)
 
     def memory():
