@@ -106,6 +106,9 @@ class HttpTransport:
     A GET whose connection breaks is sent once more, in the time that is left: that is how an idle connection ends
     that the server closed while we took it from the pool, and a lost claim GET would cost its pod a minute.
 
+    Where an answer does not come in time, idle connections are given up, too: a machine that has vanished, or a way to
+    it, says nothing on any of them, and each would cost somebody a time-out.
+
     Args:
         server: base URL.
         manager: makes connections; they are taught to keep to a time limit.
@@ -146,7 +149,8 @@ class HttpTransport:
         patience = _Patience(min(request.timeout, _HEADER_TIMEOUT), self._clock)
         response = self._request(request, patience, streamed=True)
         patience.allow_silence(request.timeout)
-        return _HttpStream(response, patience, target=f"{request.method} {request.path}")
+        target = f"{request.method} {request.path}"
+        return _HttpStream(response, patience, target=target, on_silence=self._manager.clear)
 
     def close(self) -> None:
         """See Transport."""
@@ -156,6 +160,8 @@ class HttpTransport:
         try:
             return self._once(request, patience, streamed=streamed)
         except UnreachableError as error:
+            if _is_silence(error):
+                self._manager.clear()
             broken = isinstance(error.__cause__, urllib3.exceptions.ProtocolError)
             if request.method != "GET" or not broken or patience.left() <= 0:
                 raise
@@ -186,10 +192,18 @@ class HttpTransport:
 
 
 class _HttpStream:
-    def __init__(self, response: urllib3.BaseHTTPResponse, patience: "_Patience", *, target: str) -> None:
+    def __init__(
+        self,
+        response: urllib3.BaseHTTPResponse,
+        patience: "_Patience",
+        *,
+        target: str,
+        on_silence: Callable[[], None],
+    ) -> None:
         self._response = response
         self._patience = patience
         self._target = target
+        self._on_silence = on_silence
         self.status = response.status
         self.headers = _headers(response)
 
@@ -204,8 +218,13 @@ class _HttpStream:
     def _chunk(self) -> bytes:
         """What has arrived; empty at the end. `stream` would wait for the end where the server sends no chunks."""
         # Not around the loop of `lines`: what its caller raises is not the connection's fault.
-        with _translated(self._target):
-            return self._response.read1()
+        try:
+            with _translated(self._target):
+                return self._response.read1()
+        except UnreachableError as error:
+            if _is_silence(error):
+                self._on_silence()
+            raise
 
     def abort(self) -> None:
         # Not close(): that would wait for the lock of the buffered file, which the blocked reader holds.
@@ -317,6 +336,10 @@ def _translated(target: str, through: str = "") -> Iterator[None]:
     except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
         # ValueError and AttributeError are what a reader sees of a response that is closed under its hands.
         raise UnreachableError(f"{target}: no answer from the API server: {_cause(error)}{through}") from error
+
+
+def _is_silence(error: UnreachableError) -> bool:
+    return isinstance(error.__cause__, urllib3.exceptions.TimeoutError)
 
 
 def _cause(error: Exception) -> str:

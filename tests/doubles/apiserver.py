@@ -24,7 +24,7 @@ PATIENCE = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """One request as it came in."""
+    """One request as it came in, and the client's port, which tells connections apart."""
 
     method: str
     path: str
@@ -33,6 +33,7 @@ class Recorded:
     headers: dict[str, str] = field(default_factory=dict)
     epoch: int = 0
     marks: int = 0
+    port: int = 0
 
     @property
     def is_watch(self) -> bool:
@@ -405,6 +406,7 @@ class _Handler(BaseHTTPRequestHandler):
                 headers=headers,
                 epoch=self.api.stream_epoch,
                 marks=self.api.bookmarks,
+                port=self.client_address[1],
             )
             fault = self.api.record(request)
         try:

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import time
 from types import SimpleNamespace
@@ -229,6 +230,42 @@ def test_a_silent_server_costs_the_time_out_once(client, server):
     with pytest.raises(UnreachableError, match=r"timed out|Timeout"):
         client.get(NODES, "a", timeout=0.2)
     assert server.count() == 1
+
+
+def idle_connections(client, server, number):
+    """Leave that many unused ones behind; returns their ports."""
+    with contextlib.ExitStack() as stack:
+        watches = [
+            stack.enter_context(client.watch(RESOURCE_SLICES, resource_version="100", seconds=60))
+            for _ in range(number)
+        ]
+        server.end_streams()
+        for watch in watches:
+            assert list(watch.events()) == []
+    return {request.port for request in server.requests}
+
+
+def test_connections_to_a_machine_that_has_vanished_cost_one_time_out_together(client, server):
+    server.put("nodes", node("a"))
+    dead = idle_connections(client, server, 3)
+    assert len(dead) == 3
+    server.fail(Fault(silent=True), when=lambda request: request.port in dead, times=float("inf"))
+    with pytest.raises(UnreachableError):
+        client.get(NODES, "a", timeout=0.2)
+    assert client.get(NODES, "a")["metadata"]["name"] == "a"
+    assert server.requests[-1].port not in dead
+
+
+def test_a_watch_that_falls_silent_gives_the_other_connections_up(client, server):
+    server.put("nodes", node("a"))
+    dead = idle_connections(client, server, 3)
+    server.fail(Fault(stream_silent=True))
+    with client.watch(RESOURCE_SLICES, resource_version="100", seconds=60, silence=0.2) as watch:
+        events = watch.events()
+        with pytest.raises(UnreachableError):
+            next(events)
+    assert client.get(NODES, "a")["metadata"]["name"] == "a"
+    assert server.requests[-1].port not in dead
 
 
 def test_a_refused_connection_is_one_error(client, server):
