@@ -15,12 +15,12 @@ at once, because each server refuses what it knows and does not allow, and drops
 
 import itertools
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from dradriver.kube import RESOURCE_SLICES, Client, InvalidError, Object
 from dradriver.publish.names import slice_name
 from dradriver.publish.plan import Identity
-from dradriver.resource import CounterConsumption, CounterSet, Device, Layout, Slice, Taint, slice_spec
+from dradriver.resource import CounterConsumption, CounterSet, Device, Layout, Slice, Taint, same_content, slice_spec
 
 _EFFECTS: Final = (("NoSchedule", "None"), ("NoSchedule",), ())
 """Effects of the sample's taints, richest first."""
@@ -70,8 +70,29 @@ def probe_features(client: Client, driver: str, node: str) -> Features:
 
 
 def dropped_fields(sent: Object, stored: Object) -> frozenset[str]:
-    """Names of the fields of a spec that were sent and are not there any more."""
-    return _fields(sent) - _fields(stored)
+    """Names of the fields of a spec that were sent and are not stored, be it of one device only.
+
+    Counters that are stored with other values count as dropped, since both say the same of an offer: that it would be
+    handed out in other amounts than there are. Devices that are not stored at all are no field.
+    """
+    there = {device["name"]: device for device in stored.get("devices") or ()}
+    pairs = [(device, there[device["name"]]) for device in sent.get("devices") or () if device["name"] in there]
+    dropped = {
+        "consumesCounters": any(
+            not _same("devices", [_consumption(one)], [_consumption(other)]) for one, other in pairs
+        ),
+        "taints": any(one.get("taints") and not other.get("taints") for one, other in pairs),
+        "sharedCounters": not _same("sharedCounters", sent.get("sharedCounters"), stored.get("sharedCounters")),
+    }
+    return frozenset(field for field, holds in dropped.items() if holds)
+
+
+def _consumption(device: Object) -> Object:
+    return {"consumesCounters": device.get("consumesCounters") or []}
+
+
+def _same(field: str, one: Any, other: Any) -> bool:
+    return same_content({field: one}, {field: other})
 
 
 def _fields(spec: Object) -> frozenset[str]:

@@ -1,11 +1,14 @@
+import copy
+
 import pytest
 from doubles.apiserver import Fault, Refusal
-from doubles.pools import DRIVER, NODE
+from doubles.pools import DRIVER, NODE, counter_slice, device_slice, sick
 from doubles.versions import Kubernetes
 
 from dradriver.kube import ForbiddenError, ServerError
 from dradriver.publish import Features, probe_features
-from dradriver.resource import Layout
+from dradriver.publish.features import dropped_fields
+from dradriver.resource import Layout, Slice, slice_spec
 
 ALL = Features(layout=Layout.APART, taints=True, informational_taints=True)
 NOTHING = Features(layout=None, taints=False, informational_taints=False)
@@ -91,6 +94,34 @@ def test_a_server_that_refuses_everything_has_nothing_and_is_asked_no_further(cl
     server.strip = refuse
     assert probe_features(client, DRIVER, NODE) == NOTHING
     assert len(server.requests) == 6
+
+
+def spec(**content):
+    return slice_spec(Slice(**content), driver=DRIVER, node_name=NODE, pool={"name": NODE})
+
+
+def test_what_one_device_lost_is_missed():
+    sent = spec(devices=device_slice(0, taints=(sick(),)).devices)
+    assert dropped_fields(sent, copy.deepcopy(sent)) == frozenset()
+    for field in ("consumesCounters", "taints"):
+        stored = copy.deepcopy(sent)
+        del stored["devices"][1][field]
+        assert dropped_fields(sent, stored) == {field}
+    stored = copy.deepcopy(sent)
+    del stored["devices"][0]
+    assert dropped_fields(sent, stored) == frozenset()
+
+
+def test_counters_with_other_values_are_not_those_that_were_sent():
+    devices = spec(devices=device_slice(0).devices)
+    changed = copy.deepcopy(devices)
+    changed["devices"][0]["consumesCounters"][0]["counters"]["memory"]["value"] = "7"
+    assert dropped_fields(devices, changed) == {"consumesCounters"}
+    changed["devices"][0]["consumesCounters"][0]["counters"]["memory"]["value"] = "8000m"
+    assert dropped_fields(devices, changed) == frozenset()
+    sets = spec(counter_sets=counter_slice(2).counter_sets)
+    assert dropped_fields(sets, {**sets, "sharedCounters": sets["sharedCounters"][:1]}) == {"sharedCounters"}
+    assert dropped_fields(sets, spec()) == {"sharedCounters"}
 
 
 @pytest.mark.parametrize(
