@@ -42,6 +42,7 @@ from dradriver.prepare.records import Records
 from dradriver.prepare.telling import ClaimTeller
 from dradriver.publish import Phase, Publisher, Status
 from dradriver.reporting import NodeReporter, Note
+from dradriver.turns import Turn
 
 if TYPE_CHECKING:
     from dradriver.nvml import Nvml
@@ -83,6 +84,7 @@ class Runtime:
         shared = bool(options.pod_uid)
         self._records = Records(self._folder / "claims", shared=shared)
         self._locks = Locks(self._folder / "locks" if shared else None)
+        self._turn = Turn(self._folder / "publishing" if shared else None, name=options.pod_uid)
         self._preparer: Preparer | None = None
         self._events: EventRecorder | None = None
         self._teller: ClaimTeller | None = None
@@ -167,6 +169,7 @@ class Runtime:
             if self._publisher is not None:
                 pool.submit(self._publisher.stop)
             self._stop_telling()
+        self._turn.end()
         if self._web is not None:
             self._web.stop()
         if self._nvml is not None:
@@ -262,6 +265,7 @@ class Runtime:
             pool_name=self._options.node_name,
             on_status=self._on_published,
             on_doubt=self._offering.doubt,
+            is_our_turn=self._turn.is_ours,
             meter=SliceMeter(self._metrics),
         )
         publisher.start()
@@ -311,6 +315,7 @@ class Runtime:
             memory=GpuMemory(self._folder / "gpu-numbers.json", boot_id=self._boot_id),
             reporter=self._reporter,
             on_read=self._on_gpus_read,
+            on_offer=self._turn.take,
             on_outdated=self._on_outdated,
             unready=lambda reason: self._readiness.unmet(PUBLISHED, reason),
         )

@@ -67,6 +67,7 @@ class Around:
         memory: of the node's GPUs.
         reporter: see Reporter.
         on_read: called after each reading of the GPUs.
+        on_offer: called before the publisher is told what to offer.
         on_outdated: the driver was replaced, and only a new process can load its library.
         unready: told why nothing is published.
     """
@@ -79,6 +80,7 @@ class Around:
     memory: GpuMemory
     reporter: Reporter
     on_read: Callable[[], None]
+    on_offer: Callable[[], None]
     on_outdated: Callable[[], None]
     unready: Callable[[str], None]
 
@@ -316,6 +318,7 @@ class Offering:
             self._around.unready(str(error))
             return
         _log.info("offering", devices=len(shown.names), slices=len(slices), gpus=len(shown.node.gpus), hold=hold)
+        self._around.on_offer()
         self._publisher.set_slices(slices)
         self._slices = slices
         if not hold:

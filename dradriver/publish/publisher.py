@@ -43,6 +43,9 @@ _RECHECK = 30.0
 """Seconds after which a disconnected driver's slices are wiped by the kubelet; a wipe that was under way when we
 registered again has happened by then."""
 
+_TURN_SECONDS = 1.0
+"""How often it is asked whether a newer instance, which publishes, still lives."""
+
 _FULL_COMPARE = 600.0
 """Seconds between comparisons with a fresh list, in case a watch silently loses something."""
 
@@ -87,11 +90,13 @@ class Publisher:
         on_doubt: called when what the API server can hold has to be asked anew: it was away, did not accept a slice,
             or left something of one out. By the publisher's thread, once for each such occasion and in the long run at
             most once a minute; must not block.
+        is_our_turn: asked before each pass; while it says no, nothing is written, for a newer instance of the driver on
+            this node publishes.
         meter: counts writes and failures.
         pace: time, chance and backoff.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is a thing that others may leave out)
         self,
         client: Client,
         *,
@@ -100,6 +105,7 @@ class Publisher:
         pool_name: str,
         on_status: Callable[[Status], None] = lambda _status: None,
         on_doubt: Callable[[], None] = lambda: None,
+        is_our_turn: Callable[[], bool] = lambda: True,
         meter: Meter | None = None,
         pace: Pace | None = None,
     ) -> None:
@@ -108,6 +114,7 @@ class Publisher:
         self._selector = Selector(fields=f"spec.nodeName={node_name},spec.driver={driver}")
         self._on_status = on_status
         self._on_doubt = on_doubt
+        self._is_our_turn = is_our_turn
         self._meter = meter or NoMeter()
         self._pace = pace or Pace()
         self._store = Store()
@@ -140,6 +147,7 @@ class Publisher:
         self._not_before = 0.0
         self._is_failing = False
         self._doubted_offer = 0
+        self._had_turn = True
         self._attended: _Offer | None = None
         self._listed = False
         self._owner: Object | None = None
@@ -237,9 +245,19 @@ class Publisher:
             self._queue.add_after(cause, wait)
         elif cause is _Cause.DOUBT:
             self._doubt()
+        elif not self._may_write():
+            # What the other one has written meanwhile is to be read when it is our turn again.
+            self._queue.add_after(_Cause.DIRTY, _TURN_SECONDS)
         else:
             self._prepare(cause)
             self._try_to_pass()
+
+    def _may_write(self) -> bool:
+        ours = self._is_our_turn()
+        if ours != self._had_turn:
+            self._had_turn = ours
+            log.info("publishing again" if ours else "a newer instance of the driver on this node publishes now")
+        return ours
 
     def _earliest(self, cause: _Cause) -> float:
         """Time before which nothing is to be done for this cause."""

@@ -73,6 +73,7 @@ class OfferingNode(PreparingNode):
             memory=GpuMemory(self.folder / "gpus.json", boot_id=self.boot_id),
             reporter=self.notes,
             on_read=lambda: None,
+            on_offer=lambda: None,
             on_outdated=lambda: self.outdated.append(True),
             unready=self.not_ready.append,
         )

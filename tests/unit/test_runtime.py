@@ -16,8 +16,8 @@ def runtime(**parts):
     names = ("reconciler", "preparer", "teller", "events", "publisher", "web", "nvml", "client")
     made = Runtime.__new__(Runtime)
     vars(made).update({f"_{name}": None for name in names}, _stopping=threading.Event())
-    for name in ("offering", "configuration", "listener"):
-        vars(made)[f"_{name}"] = SimpleNamespace(stop=lambda: None, alive=True)
+    for name in ("offering", "configuration", "listener", "turn"):
+        vars(made)[f"_{name}"] = SimpleNamespace(stop=lambda: None, end=lambda: None, alive=True)
     vars(made).update({f"_{name}": part for name, part in parts.items()})
     return made
 
