@@ -63,6 +63,30 @@ def test_pods_start_all_the_time_while_one_plugin_follows_another(number, use_no
     assert slice_uids(node) == before
 
 
+def profiles(node):
+    """Profiles in the slices."""
+    published = node.published().values()
+    return {each["attributes"]["profile"]["string"] for each in published if "profile" in each["attributes"]}
+
+
+def test_of_two_plugins_with_other_flags_the_newer_one_publishes(use_node):
+    """Nothing goes back and forth between them, and the older one takes over again where the newer one dies."""
+    node = use_node(options=of_pod(FIRST))
+    assert "3g.40gb" in profiles(node)
+    second = node.another(*of_pod(SECOND), "--profiles", "1g.10gb")
+    second.start()
+    second.wait_ready()
+    wait_for(lambda: profiles(node) == {"1g.10gb"}, "the newer plugin's slices", state=lambda: profiles(node))
+    versions = node.versions()
+    for _ in range(3):
+        # As long as either would need to undo the other's work several times.
+        time.sleep(1)
+        assert node.versions() == versions
+    second.send(signal.SIGKILL)
+    second.wait_end()
+    wait_for(lambda: "3g.40gb" in profiles(node), "the older plugin's slices", state=lambda: profiles(node))
+
+
 def test_two_plugins_beside_each_other_know_each_others_claims(use_node, space):
     node = use_node(options=of_pod(FIRST))
     old = node.check(hold(space, "old", SMALL))["app"]
