@@ -74,16 +74,18 @@ def test_of_two_plugins_with_other_flags_the_newer_one_publishes(use_node):
     node = use_node(options=of_pod(FIRST))
     assert "3g.40gb" in profiles(node)
     second = node.another(*of_pod(SECOND), "--profiles", "1g.10gb")
-    second.start()
-    second.wait_ready()
-    wait_for(lambda: profiles(node) == {"1g.10gb"}, "the newer plugin's slices", state=lambda: profiles(node))
-    versions = node.versions()
-    for _ in range(3):
-        # As long as either would need to undo the other's work several times.
-        time.sleep(1)
-        assert node.versions() == versions
-    second.send(signal.SIGKILL)
-    second.wait_end()
+    try:
+        second.start()
+        second.wait_ready()
+        wait_for(lambda: profiles(node) == {"1g.10gb"}, "the newer plugin's slices", state=lambda: profiles(node))
+        versions = node.versions()
+        for _ in range(3):
+            # As long as either would need to undo the other's work several times.
+            time.sleep(1)
+            assert node.versions() == versions
+    finally:
+        second.send(signal.SIGKILL)
+        second.wait_end()
     wait_for(lambda: "3g.40gb" in profiles(node), "the older plugin's slices", state=lambda: profiles(node))
 
 
