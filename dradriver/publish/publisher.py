@@ -257,6 +257,9 @@ class Publisher:
         if ours != self._had_turn:
             self._had_turn = ours
             log.info("publishing again" if ours else "a newer instance of the driver on this node publishes now")
+            if ours:
+                # The API server may have been away, and be another one by now.
+                self._queue.add(_Cause.DOUBT)
         return ours
 
     def _earliest(self, cause: _Cause) -> float:
