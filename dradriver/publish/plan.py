@@ -19,7 +19,7 @@ while no process ran, it begins at 1 again: nobody is left who could take an old
 watches sees the deletions before what is created afterwards.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -100,6 +100,7 @@ class Known:
         generation: highest pool generation ever seen.
         remembered: specs that were published last; they know when taints began after the slices were deleted.
         accepted: by name, see Accepted.
+        disowned: names of slices of which the API server does not keep our owner reference.
         equals: compares specs.
     """
 
@@ -108,6 +109,7 @@ class Known:
     generation: int = 0
     remembered: tuple[Spec, ...] = ()
     accepted: Mapping[str, Accepted] | None = None
+    disowned: Container[str] = frozenset()
     equals: Equals = field(default_factory=Equals)
 
 
@@ -149,7 +151,7 @@ def make_plan(desired: Desired, identity: Identity, known: Known) -> Plan:
     left_over = any(name not in specs and _generation(item) == highest for name, item in pool.items())
     grows = bool(left_over and specs) or found.mixes_badly
     generation = max(highest + 1 if grows else highest, 1)
-    written = specs if grows else [*found.different, *found.absent, *_unowned(specs, pool, known.owner, found)]
+    written = specs if grows else [*found.different, *found.absent, *_unowned(specs, pool, known, found)]
     numbers = {"name": identity.pool_name, "generation": generation, "resourceSliceCount": len(specs)}
     timed = _timed({name: specs[name] for name in written}, known)
     bodies = {name: _body(name, {**spec, "pool": numbers}, pool.get(name), known.owner) for name, spec in timed.items()}
@@ -244,10 +246,16 @@ def _tainted(spec: Spec) -> Iterable[Spec]:
     return (device for device in spec.get("devices") or () if device.get("taints"))
 
 
-def _unowned(specs: Mapping[str, Spec], pool: Mapping[str, Object], owner: Object, found: _Found) -> list[str]:
+def _unowned(specs: Mapping[str, Spec], pool: Mapping[str, Object], known: Known, found: _Found) -> list[str]:
     """Slices, right otherwise, that the garbage collector would not, or would too early, remove with the Node."""
-    right = [name for name in specs if name in pool and name not in {*found.absent, *found.different}]
-    return [name for name in right if pool[name]["metadata"].get("ownerReferences") != [owner]]
+    wrong = {*found.absent, *found.different}
+    right = [name for name in specs if name in pool and name not in wrong and name not in known.disowned]
+    return [name for name in right if not is_owned(pool[name], known.owner)]
+
+
+def is_owned(item: Object, owner: Object) -> bool:
+    """Tell whether a slice vanishes with the Node; others may have added owners, and the API server marks to ours."""
+    return any(entry.get("uid") == owner["uid"] for entry in item["metadata"].get("ownerReferences") or ())
 
 
 def _body(name: str, spec: Spec, present: Object | None, owner: Object) -> Object:

@@ -148,6 +148,7 @@ class Publisher:
         self._is_failing = False
         self._doubted_offer = 0
         self._had_turn = True
+        self._written_offer = 0
         self._attended: _Offer | None = None
         self._listed = False
         self._owner: Object | None = None
@@ -282,6 +283,7 @@ class Publisher:
         if cause is _Cause.RETURN:
             # It may be another version, which stores what the one before left out.
             self._writer.accepted.clear()
+            self._writer.disowned.clear()
             self._poorer = ""
             self._queue.add(_Cause.DOUBT)
         self._listed = self._listed and cause in _FROM_STORE
@@ -320,8 +322,8 @@ class Publisher:
         """Write until nothing differs, or until it is clear that this does not end."""
         self._owner_checked = False
         conflicts = 0
-        # What follows the first plan of a new offer, or comes after it was published, undoes what somebody did.
-        undoing = self._published_offer == offer.number
+        # What follows the first plan of a new offer that could be carried out undoes what somebody did.
+        undoing = self._written_offer == offer.number
         while conflicts <= _CONFLICTS:
             plan = self._plan(offer)
             if plan.is_empty:
@@ -333,6 +335,7 @@ class Publisher:
                 return
             undoing = True
             conflicts += self._execute(offer, plan)
+            self._written_offer = offer.number
         raise ContestedError(self._identity.pool_name)
 
     def _plan(self, offer: _Offer) -> Plan:
@@ -353,6 +356,7 @@ class Publisher:
             generation=self._generation,
             remembered=self._remembered,
             accepted=self._writer.accepted,
+            disowned=self._writer.disowned,
             equals=self._equals,
         )
 

@@ -14,7 +14,7 @@ from dradriver.kube import (
 )
 from dradriver.publish.errors import DroppedFieldsError, NameTakenError, WriteError
 from dradriver.publish.features import dropped_fields
-from dradriver.publish.plan import Accepted, Identity, Plan
+from dradriver.publish.plan import Accepted, Identity, Plan, is_owned
 from dradriver.publish.status import Meter
 from dradriver.resource import same_content
 
@@ -51,6 +51,7 @@ class Writer:
         self._conflicted = False
         self._missed = False
         self.accepted: dict[str, Accepted] = {}
+        self.disowned: set[str] = set()
 
     def execute(self, plan: Plan) -> bool:
         """Do what the plan says.
@@ -148,6 +149,10 @@ class Writer:
         self._store.put(echo)
         name, sent, stored = _name(body), body["spec"], echo["spec"]
         self.accepted.pop(name, None)
+        if not all(is_owned(echo, owner) for owner in body["metadata"]["ownerReferences"]):
+            self.disowned.add(name)
+        else:
+            self.disowned.discard(name)
         if same_content(stored, sent):
             return
         error = DroppedFieldsError(name, dropped_fields(sent, stored))
