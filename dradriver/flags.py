@@ -129,6 +129,16 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         shown = f" (default: {default})" if default else ""
         parser.add_argument(f"--{flag}", default=value, help=f"{text}{shown} [{variable}]", **more)  # type: ignore[arg-type]  # passed on as they are
 
+    _add_surroundings(add)
+    _add_offer(add)
+    add("simulation", "", "folder of a simulated node (python -m dradriver.simulation) to use instead of real GPUs")
+    add("log-level", "info", f"how much is logged: {', '.join(LOG_LEVELS)}", type=_one_of(LOG_LEVELS))
+    add("log-format", "json", f"how it is logged: {' or '.join(LOG_FORMATS)}", type=_one_of(LOG_FORMATS))
+    return parser
+
+
+def _add_surroundings(add: Callable[..., None]) -> None:
+    """Add what is around the plugin on its node."""
     add("node-name", "", "name of the Kubernetes node this runs on")
     add("kubeconfig", "", "kubeconfig file; without one the pod's service account is used")
     add("kubelet-plugins-directory-path", "/var/lib/kubelet/plugins", "the kubelet's folder of plugins")
@@ -144,6 +154,16 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("nvidia-cdi-hook-path", "", "host path of nvidia-cdi-hook; empty: looked for in the driver root")
     add("alt-proc-devices-path", "", "file to read device majors from instead of /proc/devices")
     add("http-endpoint", "", "host:port of /metrics, /healthz and /readyz; empty: none")
+    add(
+        "pod-uid",
+        "",
+        "UID of the pod this runs in: two pods of a rolling update then serve side by side, each at its own sockets",
+        type=_pod_uid,
+    )
+
+
+def _add_offer(add: Callable[..., None]) -> None:
+    """Add what is offered, and how partitions are dealt with."""
     add(
         "mig",
         MigOffer.STATIC.value,
@@ -163,19 +183,9 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "file of node configurations, of which the node label dradriver.dev/config names one; it is read again when it "
         "changes, and what it leaves out is as the other flags say",
     )
-    add("simulation", "", "folder of a simulated node (python -m dradriver.simulation) to use instead of real GPUs")
     add(
         "reclaim-unknown-mig",
         "false",
         "destroy MIG instances that this driver has no record of: true or false; only with --mig dynamic",
         type=_one_of(["true", "false"]),
     )
-    add(
-        "pod-uid",
-        "",
-        "UID of the pod this runs in: two pods of a rolling update then serve side by side, each at its own sockets",
-        type=_pod_uid,
-    )
-    add("log-level", "info", f"how much is logged: {', '.join(LOG_LEVELS)}", type=_one_of(LOG_LEVELS))
-    add("log-format", "json", f"how it is logged: {' or '.join(LOG_FORMATS)}", type=_one_of(LOG_FORMATS))
-    return parser

@@ -47,6 +47,11 @@ class GpuMemory:
         """UUID to the GPU as it was last seen, without instances and MIG mode, for every GPU that has a number."""
         return dict(self._facts)
 
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """UUID to number, of every GPU that is remembered."""
+        return dict(self._numbers)
+
     def number(self, gpus: Iterable[Gpu], *, held: frozenset[str]) -> dict[str, int]:
         """Number the GPUs of the node as before, and keep what is new.
 

@@ -76,6 +76,7 @@ class Runtime:
         self._metrics = Metrics(node=options.node_name, driver=api.DRIVER_NAME, version=version("dradriver"))
         self._nvml: Nvml | None = None
         self._opening = threading.Lock()
+        self._started = False
         self._client: Client | None = None
         self._publisher: Publisher | None = None
         self._web: WebServer | None = None
@@ -130,6 +131,7 @@ class Runtime:
         self._offering.attach(self._client, self._publisher)
         self._offering.start()
         self._listener.start()
+        self._started = True
         return self._preparer
 
     def hurry(self) -> None:
@@ -202,7 +204,7 @@ class Runtime:
 
     def _trouble(self) -> str | None:
         """Say what only a new process can mend; None if nothing."""
-        if self._stopping.is_set():
+        if self._stopping.is_set() or not self._started:
             return None
         if self._publisher is not None and not self._publisher.alive:
             return "a thread that keeps the slices true has ended"
@@ -315,6 +317,7 @@ class Runtime:
             memory=GpuMemory(self._folder / "gpu-numbers.json", boot_id=self._boot_id),
             reporter=self._reporter,
             on_read=self._on_gpus_read,
+            on_look=lambda: self._metrics.succeeded("offer"),
             on_offer=self._turn.take,
             on_outdated=self._on_outdated,
             unready=lambda reason: self._readiness.unmet(PUBLISHED, reason),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support.cluster import Cluster, ClusterError, build, is_root
 
 EXISTING = "DRADRIVER_TEST_CLUSTER"
@@ -15,6 +16,11 @@ _ON_REQUEST = "other_kubernetes"
 """Marker of tests that run only where -m names it."""
 
 _MARKERS = {"cluster": pytest.mark.node, "control_plane": pytest.mark.control_plane}
+
+
+# A machine that others use, too, is slow now and then, which says nothing of what is tested.
+settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -52,6 +52,8 @@ class Offer:
         pool: what is published.
         devices: by name; also those that are withheld from the pool for the moment.
         gpus: number to GPU, of all that were given.
+        plain: names of the published devices that would be published just so if no claim held them.
+        kept: names of the published devices that are there for the sake of their claims, or may come back.
         dynamic: UUIDs of the GPUs on which partitions are made when claims are prepared.
         refused: UUIDs of GPUs that are left out because the API server would refuse them, and why.
     """
@@ -59,6 +61,8 @@ class Offer:
     pool: Pool
     devices: Mapping[str, OfferedDevice]
     gpus: Mapping[int, Gpu] = field(default_factory=dict)
+    plain: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
     dynamic: frozenset[str] = frozenset()
     refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -108,7 +112,8 @@ def make_offer(
     ordered = in_bus_order(gpus)
     shares = [_share(gpu, numbers[gpu.uuid], policy.rule(gpu, index), situation) for index, gpu in enumerate(ordered)]
     uniform = attributes.uniform_optionals(device for share in shares for device in share.devices)
-    described = [_described(share, policy.detail, uniform, situation) for share in shares]
+    deserved = [_described(share, policy.detail, uniform, situation) for share in shares]
+    described = [_kept_by_server(devices, situation) for devices in deserved]
     problems = {
         share.gpu.uuid: found
         for share, devices in zip(shares, described, strict=True)
@@ -122,6 +127,8 @@ def make_offer(
         pool=Pool(name=pool, groups=regroup(_groups(sound, published), in_order(wanted, policy.order))),
         devices={device.name: device for share in shares for device in share.devices},
         gpus={numbers[gpu.uuid]: gpu for gpu in ordered},
+        plain=frozenset(published.keys() & {one.name for devices in deserved for one in devices if not one.taints}),
+        kept=frozenset(published.keys() & {name for share in shares for name in _kept(share, situation)}),
         dynamic=frozenset(share.gpu.uuid for share in shares if share.rule.mig is MigOffer.DYNAMIC),
         refused=problems,
     )
@@ -153,7 +160,7 @@ def _share(gpu: Gpu, number: int, rule: GpuRule, situation: Situation) -> _Share
     left_over = left_over_devices(gpu, number, situation.held, wanted)
     if left_over and situation.layout is None:
         # Without counters nothing else may be offered of a GPU that is partly taken.
-        wanted = []
+        wanted = [device for device in wanted if device.name in situation.held]
     profiles = list(dict.fromkeys(device.profile for device in [*wanted, *left_over] if device.profile is not None))
     counted = bool(profiles and situation.layout is not None and (left_over or rule.mig is MigOffer.DYNAMIC))
     totals = counters.engine_totals(gpu.profiles)
@@ -175,10 +182,14 @@ def _share(gpu: Gpu, number: int, rule: GpuRule, situation: Situation) -> _Share
 def _described(
     share: _Share, detail: Detail, uniform: Mapping[str, frozenset[str]], situation: Situation
 ) -> list[Device]:
-    """Write the devices of one GPU as they are to be published; those withheld are left out."""
-    devices = [_device(device, share, detail, uniform, situation) for device in share.devices]
+    """Write the devices of one GPU, with the taints that they deserve."""
+    return [_device(device, share, detail, uniform, situation) for device in share.devices]
+
+
+def _kept_by_server(devices: Iterable[Device], situation: Situation) -> list[Device]:
+    """Leave out what cannot be published as it deserves: taints, and for want of them devices that nobody holds."""
     if situation.taints:
-        return devices
+        return list(devices)
     return [replace(device, taints=()) for device in devices if not device.taints or device.name in situation.held]
 
 
@@ -189,12 +200,14 @@ def _device(
     uniform: Mapping[str, frozenset[str]],
     situation: Situation,
 ) -> Device:
-    dynamic = share.rule.mig is MigOffer.DYNAMIC and any(one.profile for one in share.wanted)
+    dynamic = share.rule.mig is MigOffer.DYNAMIC
     optional = attributes.optional_attributes(device.gpu)
     uniform_here = uniform[attributes.device_type(device)]
-    told = "" if share.rule.mig is MigOffer.DYNAMIC else situation.held.get(device.name, "")
-    every = attributes.attributes(device, uuid=told if device.profile else "")
-    capacity = attributes.capacity(device, partitionable=dynamic)
+    # The instance of a device that exists only for its claim is not read from the GPU any more.
+    left_over = device in share.left_over and device.profile is not None and not dynamic
+    every = attributes.attributes(device, uuid=situation.held.get(device.name, "") if left_over else "")
+    partitionable = dynamic and any(one.profile for one in share.wanted)
+    capacity = attributes.capacity(device, partitionable=partitionable)
     return Device(
         name=device.name,
         attributes=attributes.said(
@@ -204,6 +217,11 @@ def _device(
         consumes=_consumption(device, share),
         taints=tuple(_taints(device, share, situation)),
     )
+
+
+def _kept(share: _Share, situation: Situation) -> Iterable[str]:
+    devices = share.devices if share.gpu.uuid in situation.absent else share.left_over
+    return (device.name for device in devices)
 
 
 def _consumption(device: OfferedDevice, share: _Share) -> tuple[CounterConsumption, ...]:

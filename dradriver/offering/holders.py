@@ -1,21 +1,24 @@
-"""Which devices claims hold.
+"""Which devices claims hold. Admin access holds nothing: it sees devices that others use.
 
 The records of this node tell of claims that were prepared here. A claim may also be allocated and not prepared yet,
-which only the API server knows; to list the claims of a whole cluster is dear, so it is asked only when a device is
-about to vanish from the slices, and once more shortly after that.
+which only the API server knows. To list the claims of a whole cluster is dear, so it is asked only when a device is
+about to vanish from the slices, some times after that, and at the start of a process that finds no slices to compare
+with. What it alone knows of is asked for again as long as that is published for its claim.
 """
 
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from dradriver.kube import RESOURCE_CLAIMS, RESOURCE_SLICES, Client, Selector
+from dradriver.kube import RESOURCE_CLAIMS, RESOURCE_SLICES, Client, Object, Selector
 from dradriver.prepare.records import Record
 
 ASK_SECONDS: Final = 10.0
 """How often the API server is asked whether claims that it alone knows of still hold devices."""
-SECOND_CHECK_SECONDS: Final = 2.0
-"""A scheduler that had not seen our write has bound its pod by then."""
+CHECK_SECONDS: Final = (2.0, 15.0, 150.0)
+"""When it is asked again after devices have vanished: a scheduler that had chosen one may bind its pod later, after two
+minutes where it waits for volumes or for its own caches."""
 
 
 def recorded(records: Iterable[Record], boot_id: str) -> dict[str, str]:
@@ -24,7 +27,8 @@ def recorded(records: Iterable[Record], boot_id: str) -> dict[str, str]:
     for record in records:
         for device in record.plan.devices:
             made = record.made.get(device.device) if record.boot_id == boot_id else None
-            held[device.device] = made.uuid if made is not None else device.instance_uuid or ""
+            if not device.admin_access:
+                held[device.device] = made.uuid if made is not None else device.instance_uuid or ""
     return held
 
 
@@ -34,7 +38,7 @@ def allocated(claims: Iterable[Mapping[str, Any]], *, driver: str, pool: str) ->
         result["device"]
         for claim in claims
         for result in (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
-        if result["driver"] == driver and result["pool"] == pool
+        if result["driver"] == driver and result["pool"] == pool and not result.get("adminAccess")
     )
 
 
@@ -46,28 +50,42 @@ class Allocations:
         driver: name of the driver.
         node_name: name of the node, and of the pool.
         clock: monotonic seconds.
+        chance: a number from 0 to 1.
     """
 
     def __init__(
-        self, client: Client, *, driver: str, node_name: str, clock: Callable[[], float] = time.monotonic
+        self,
+        client: Client,
+        *,
+        driver: str,
+        node_name: str,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._client = client
         self._driver = driver
         self._node_name = node_name
         self._clock = clock
+        self._chance = chance
         self._published: frozenset[str] | None = None
-        self._check_at = 0.0
+        self._unsure = False
+        self._checks: tuple[float, ...] = ()
         self._asked = float("-inf")
         self.names: frozenset[str] = frozenset()
 
     @property
-    def is_pending(self) -> bool:
-        """Whether the second check after devices have vanished is still to come."""
-        return bool(self._check_at)
+    def next_check(self) -> float:
+        """When it is to be asked again after devices have vanished; infinite if never."""
+        return self._checks[0] if self._checks else float("inf")
 
     def published(self, names: frozenset[str]) -> None:
         """Note what is in the slices by now."""
         self._published = names
+        self._unsure = False
+
+    def forget(self, names: frozenset[str]) -> None:
+        """Drop names that somebody else keeps, or nobody can offer."""
+        self.names -= names
 
     def forget_released(self) -> None:
         """Drop names that no claim holds any more.
@@ -94,22 +112,34 @@ class Allocations:
         return bool(more)
 
     def _is_to_be_asked(self, names: frozenset[str]) -> bool:
-        """Whether devices are about to vanish, or have just vanished while a scheduler may not have known."""
+        """Whether devices are about to vanish, or have vanished while a scheduler may not have known."""
         if self._published is None:
-            self._published = self._published_before()
-        if self._published - names:
-            self._check_at = self._clock() + SECOND_CHECK_SECONDS
+            self._read_published()
+        if self._unsure or (self._published or frozenset()) - names:
+            spread = 1 + self._chance() / 2
+            self._checks = tuple(self._clock() + seconds * spread for seconds in CHECK_SECONDS)
             return True
-        due = self.is_pending and self._clock() >= self._check_at
-        self._check_at = 0.0 if due else self._check_at
+        due = self._clock() >= self.next_check
+        self._checks = self._checks[1:] if due else self._checks
         return due
 
     def _ask(self) -> frozenset[str]:
         self._asked = self._clock()
         return allocated(self._client.list(RESOURCE_CLAIMS).items, driver=self._driver, pool=self._node_name)
 
-    def _published_before(self) -> frozenset[str]:
-        """Names of the devices in the slices that exist, from an earlier process or another driver."""
+    def _read_published(self) -> None:
+        """Read which devices an earlier process, or another driver, has published.
+
+        If their slices are not all there, or empty since the node was held, they do not tell.
+        """
         selector = Selector(fields=f"spec.nodeName={self._node_name},spec.driver={self._driver}")
         slices = self._client.list(RESOURCE_SLICES, selector=selector).items
-        return frozenset(device["name"] for item in slices for device in item["spec"].get("devices") or ())
+        self._published = frozenset(device["name"] for item in slices for device in item["spec"].get("devices") or ())
+        self._unsure = not self._published or not _is_complete(slices)
+
+
+def _is_complete(slices: Iterable[Object]) -> bool:
+    pools = [item["spec"]["pool"] for item in slices]
+    newest = max(pool.get("generation", 0) for pool in pools)
+    counts = [pool.get("resourceSliceCount", 0) for pool in pools if pool.get("generation", 0) == newest]
+    return bool(len(counts) >= max(counts))

@@ -19,7 +19,7 @@ from dradriver.numbering import GpuMemory
 from dradriver.nvml import DriverMismatch, NvmlError, SimulationUnusable
 from dradriver.offering import notes
 from dradriver.offering.gpus import Gpus, NodeHardware
-from dradriver.offering.holders import Allocations
+from dradriver.offering.holders import Allocations, recorded
 from dradriver.offering.painting import paint
 from dradriver.offering.picture import Shown
 from dradriver.prepare.node import Node
@@ -31,7 +31,7 @@ from dradriver.resource import InvalidPoolError, Layout, Pool, Slice, lay_out, v
 LOOK_SECONDS: Final = 5.0
 """How often the GPUs are looked at when nothing tells of a change."""
 RELEASE_SECONDS: Final = 1.0
-"""How often, while a device stays published for its claim only."""
+"""How often records are looked at while a device stays published for the sake of its claim only."""
 RETRY_SECONDS: Final = 5.0
 """How often NVML or the API server is tried while it is missing."""
 SETTLE_SECONDS: Final = 0.3
@@ -67,6 +67,7 @@ class Around:
         memory: of the node's GPUs.
         reporter: see Reporter.
         on_read: called after each reading of the GPUs.
+        on_look: called after each look that went through.
         on_offer: called before the publisher is told what to offer.
         on_outdated: the driver was replaced, and only a new process can load its library.
         unready: told why nothing is published.
@@ -80,6 +81,7 @@ class Around:
     memory: GpuMemory
     reporter: Reporter
     on_read: Callable[[], None]
+    on_look: Callable[[], None]
     on_offer: Callable[[], None]
     on_outdated: Callable[[], None]
     unready: Callable[[str], None]
@@ -164,15 +166,23 @@ class Offering:
         while not self._stopping.is_set():
             self._take_changes()
             due = self._clock() + self._try_to_look()
-            while self._waited_for_change(due):
-                if not self._is_ours(self._take_changes()):
-                    break
+            while not self._is_time(due):
+                pass
 
-    def _waited_for_change(self, due: float) -> bool:
-        """Wait for a change and what comes with it; returns False when it is time to look, or to end."""
-        if self._stopping.is_set() or not self._wake.wait(max(0.0, due - self._clock())):
-            return False
-        return not self._stopping.wait(SETTLE_SECONDS)
+    def _is_time(self, due: float) -> bool:
+        """Wait a while for something to change; returns whether it is time to look, or to end."""
+        kept = self._shown is not None and self._shown.keeps_for_claims
+        seconds = min(due - self._clock(), RELEASE_SECONDS if kept else LOOK_SECONDS)
+        if not self._stopping.is_set() and self._wake.wait(max(0.0, seconds)):
+            return self._stopping.wait(SETTLE_SECONDS) or not self._is_ours(self._take_changes())
+        return self._stopping.is_set() or self._clock() >= due or (kept and self._is_released())
+
+    def _is_released(self) -> bool:
+        """Tell whether a claim has given up what is published for its sake; asks the records only."""
+        assert self._allocations is not None  # noqa: S101 (attached)
+        assert self._shown is not None  # noqa: S101 (something is published)
+        held = recorded(self._gpus.records(), self._gpus.boot_id).keys() | self._allocations.names
+        return bool(self._shown.node.offer.kept & self._shown.picture.held.keys() - held)
 
     def _take_changes(self) -> frozenset[str]:
         """Tell which GPUs have changed since this was asked last, "" for anything else."""
@@ -211,6 +221,7 @@ class Offering:
             KubeError: the API server does not answer what has to be asked.
         """
         assert self._allocations is not None  # noqa: S101 (attached)
+        self._hold()
         answered = self.read()
         if not self._gpus.were_read:
             return RETRY_SECONDS
@@ -218,12 +229,15 @@ class Offering:
         self._allocations.forget_released()
         self.compute()
         shown = self._shown
-        if shown is not None and shown.picture.wanted.settled:
-            self._publish(self._with_allocated(shown, self._allocations))
-        if not answered:
-            return RETRY_SECONDS
-        hurried = self._allocations.is_pending or (self._shown is not None and self._shown.keeps_for_claims)
-        return RELEASE_SECONDS if hurried else LOOK_SECONDS
+        if shown is not None and self._is_settled(shown.picture.wanted):
+            self._publish(self._with_allocated(shown, self._allocations), self._allocations)
+        self._around.on_look()
+        return LOOK_SECONDS if answered else RETRY_SECONDS
+
+    def _is_settled(self, wanted: Wanted) -> bool:
+        if not wanted.settled:
+            self._around.unready("; ".join(wanted.problems) or "the labels of the node are not known yet")
+        return wanted.settled
 
     # --- reading and computing -------------------------------------------------------------------
 
@@ -264,7 +278,6 @@ class Offering:
             wanted=self._wanted(),
             features=self._features,
             allocated=frozenset() if self._allocations is None else self._allocations.names,
-            numbers=None if self._shown is None else self._shown.picture.numbers,
         )
         if self._shown is not None and self._shown.is_true_to(picture):
             return
@@ -301,28 +314,40 @@ class Offering:
         """See to it that no device vanishes from the slices that a claim holds, be it one that is not prepared yet."""
         if not shown.picture.wanted.hold and allocations.keep(shown.names):
             self.compute()
-        return self._shown or shown
+        shown = self._shown or shown
+        # Records tell by themselves; and what no GPU of the node has nobody can keep.
+        known = recorded(self._gpus.records(), self._gpus.boot_id).keys()
+        allocations.forget(frozenset(known | (allocations.names - shown.names)))
+        return shown
 
-    def _publish(self, shown: Shown) -> None:
-        assert self._publisher is not None  # noqa: S101 (attached)
-        assert self._allocations is not None  # noqa: S101 (attached)
-        hold = shown.picture.wanted.hold
-        layout = shown.picture.situation.layout or Layout.APART
-        slices = lay_out(Pool(name=self._around.node_name, groups=()) if hold else shown.node.offer.pool, layout)
-        if slices == self._slices:
+    def _publish(self, shown: Shown, allocations: Allocations) -> None:
+        if shown.picture.wanted.hold:
             return
+        layout = shown.picture.situation.layout or Layout.APART
+        slices = lay_out(shown.node.offer.pool, layout)
         try:
             validate(slices, layout)
         except InvalidPoolError as error:
             _log.exception("nothing new is offered: the API server would refuse the slices", problems=error.problems)
             self._around.unready(str(error))
             return
-        _log.info("offering", devices=len(shown.names), slices=len(slices), gpus=len(shown.node.gpus), hold=hold)
+        self._hand_over(slices, devices=len(shown.names), gpus=len(shown.node.gpus))
+        allocations.published(shown.names)
+
+    def _hold(self) -> None:
+        """Offer nothing where that is wanted, whatever state the GPUs are in."""
+        wanted = self._wanted()
+        if wanted.settled and wanted.hold:
+            self._hand_over(lay_out(Pool(name=self._around.node_name, groups=())), hold=True)
+
+    def _hand_over(self, slices: tuple[Slice, ...], **facts: object) -> None:
+        assert self._publisher is not None  # noqa: S101 (attached)
+        if slices == self._slices:
+            return
+        _log.info("offering", slices=len(slices), **facts)
         self._around.on_offer()
         self._publisher.set_slices(slices)
         self._slices = slices
-        if not hold:
-            self._allocations.published(shown.names)
 
 
 def _is_replaced() -> bool:

@@ -20,7 +20,6 @@ def paint(
     wanted: Wanted,
     features: Features | None,
     allocated: frozenset[str] = frozenset(),
-    numbers: Mapping[str, int] | None = None,
 ) -> Picture:
     """Put together all that decides what a node offers.
 
@@ -30,10 +29,9 @@ def paint(
         wanted: by the administrator.
         features: of the API server; None as long as they are unknown.
         allocated: names of devices that claims hold by the API server's word only.
-        numbers: of the GPUs in the picture before, to find those of the names.
     """
     records, remembered = gpus.records(), memory.facts
-    kept = gpus.kept(remembered, _holders(records, allocated, numbers or {}))
+    kept = gpus.kept(remembered, _holders(records, allocated, memory.numbers))
     ordered = in_bus_order((*gpus.present, *kept))
     uuids = [gpu.uuid for gpu in ordered]
     numbered = memory.number(ordered, held=frozenset(gpu.uuid for gpu in kept))
@@ -52,6 +50,6 @@ def paint(
 
 def _holders(records: Iterable[Record], allocated: frozenset[str], numbers: Mapping[str, int]) -> frozenset[str]:
     """UUIDs of GPUs of which claims hold something."""
-    by_record = {device.gpu_uuid for record in records for device in record.plan.devices}
+    by_record = {device.gpu_uuid for record in records for device in record.plan.devices if not device.admin_access}
     by_name = {uuid for uuid, number in numbers.items() if any(names.is_of_gpu(name, number) for name in allocated)}
     return frozenset(by_record | by_name)

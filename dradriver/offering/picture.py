@@ -1,20 +1,15 @@
 """All that decides what is offered at one moment, and what was made of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
-from dradriver import api
 from dradriver.gpu.model import Gpu
 from dradriver.gpu.offer import Situation
 from dradriver.gpu.policy import GpuRule
 from dradriver.nodeconfig import Wanted
 from dradriver.prepare.node import Node
 from dradriver.publish import Features
-from dradriver.resource import Device, Layout
-
-_KEPT: Final = frozenset({api.TaintKey.NOT_OFFERED, api.TaintKey.GPU_LOST})
-"""Taints of devices that are published for the sake of their claims only."""
+from dradriver.resource import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +64,12 @@ class Shown:
     @property
     def names(self) -> frozenset[str]:
         """Of the devices that are to be published."""
-        return frozenset(device.name for device in self._devices)
+        return frozenset(device.name for group in self.node.offer.pool.groups for device in group.devices)
 
     @property
     def keeps_for_claims(self) -> bool:
         """Whether devices are published for the sake of their claims only."""
-        return any(taint.key in _KEPT for device in self._devices for taint in device.taints)
+        return bool(self.node.offer.kept & self.picture.held.keys())
 
     def is_true_to(self, picture: Picture) -> bool:
         """Tell whether a picture gives the same offer; claims on devices that are offered anyway do not matter."""
@@ -82,10 +77,5 @@ class Shown:
             return False
         return self._that_matter(picture.held) == self._that_matter(self.picture.held)
 
-    @property
-    def _devices(self) -> Iterable[Device]:
-        return (device for group in self.node.offer.pool.groups for device in group.devices)
-
     def _that_matter(self, held: Mapping[str, str]) -> Mapping[str, str]:
-        plain = {device.name for device in self._devices if not device.taints}
-        return {name: uuid for name, uuid in held.items() if name not in plain}
+        return {name: uuid for name, uuid in held.items() if name not in self.node.offer.plain}

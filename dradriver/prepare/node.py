@@ -27,9 +27,9 @@ class Node:
         """Find a GPU.
 
         Raises:
-            HardwareError: it could not be read when the plugin started.
+            HardwareError: it is not there, or cannot be read.
         """
         gpu = self.gpus.get(uuid)
         if gpu is None:
-            raise HardwareError(f"GPU {uuid} could not be read when the plugin started: see its log, and restart it")
+            raise HardwareError(f"GPU {uuid} is not there now, or cannot be read: see the Events of the node")
         return gpu

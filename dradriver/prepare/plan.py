@@ -142,7 +142,8 @@ def _offered(claim: AllocatedClaim, result: Result, offer: Offer) -> OfferedDevi
             f"{claim}, request {result.subrequest}: device {result.device} is of pool {result.pool}, "
             f"this node serves pool {offer.pool.name}; delete the pod, so that it is scheduled anew"
         )
-    device = offer.devices.get(result.device)
+    # Also what is offered no more: the scheduler has given it away while it was, and nobody else can have it.
+    device = offer.find(result.device)
     if device is None:
         raise PlanError(
             f"{claim}, request {result.subrequest}: this node has no device {result.device} (any more), "
@@ -174,7 +175,7 @@ def _check_configs(claim: AllocatedClaim, offer: Offer) -> None:
     """
     decoded = [(config, _decoded(claim, config)) for config in claim.configs]
     for result in claim.results:
-        meant = _type(offer.devices[result.device])
+        meant = _type(_offered(claim, result, offer))
         effective: tuple[OpaqueConfig, DeviceConfig] | None = None
         for config, parameters in decoded:
             if not config.covers(result):

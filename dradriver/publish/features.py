@@ -54,19 +54,25 @@ def probe_features(client: Client, driver: str, node: str) -> Features:
     Own node and driver name are used, because the admission policy that guards slices applies to dry runs too.
 
     Raises:
-        KubeError: no clear answer, among them ForbiddenError when RBAC or a policy denies.
+        KubeError: no clear answer, among them ForbiddenError when RBAC or a policy denies, and InvalidError from a
+            server that refuses every sample, for a reason that then is another.
     """
     identity = Identity(driver=driver, node_name=node, pool_name=node)
+    refusals = []
     for effects, layout in itertools.product(_EFFECTS, (Layout.APART, Layout.TOGETHER)):
-        stored = _stored(client, identity, _sample(driver, layout, effects))
-        if stored is not None:
-            kept = _effects(stored)
-            return Features(
-                layout=layout if _keeps_counters(client, identity, stored, layout) else None,
-                taints="NoSchedule" in kept,
-                informational_taints="None" in kept,
-            )
-    return Features(layout=None, taints=False, informational_taints=False)
+        try:
+            stored = _stored(client, identity, _sample(driver, layout, effects))
+        except InvalidError as error:
+            # 400: a server that does not know a field; 422: one that does not allow it.
+            refusals.append(error)
+            continue
+        kept = _effects(stored)
+        return Features(
+            layout=layout if _keeps_counters(client, identity, stored, layout) else None,
+            taints="NoSchedule" in kept,
+            informational_taints="None" in kept,
+        )
+    raise refusals[-1]
 
 
 def dropped_fields(sent: Object, stored: Object) -> frozenset[str]:
@@ -119,12 +125,14 @@ def _keeps_counters(client: Client, identity: Identity, stored: Object, layout: 
     fields = _fields(stored)
     if "consumesCounters" not in fields or layout is Layout.TOGETHER:
         return {"consumesCounters", "sharedCounters"} <= fields
-    counters = _stored(client, identity, Slice(counter_sets=(_SET,)))
-    return counters is not None and "sharedCounters" in _fields(counters)
+    try:
+        return "sharedCounters" in _fields(_stored(client, identity, Slice(counter_sets=(_SET,))))
+    except InvalidError:
+        return False
 
 
-def _stored(client: Client, identity: Identity, content: Slice) -> Object | None:
-    """The spec that the server would store; None if it refuses it."""
+def _stored(client: Client, identity: Identity, content: Slice) -> Object:
+    """The spec that the server would store."""
     pool = {"name": identity.pool_name, "generation": 1, "resourceSliceCount": 1}
     spec = slice_spec(content, driver=identity.driver, node_name=identity.node_name, pool=pool)
     body = {
@@ -133,10 +141,5 @@ def _stored(client: Client, identity: Identity, content: Slice) -> Object | None
         "metadata": {"name": slice_name(99999, driver=identity.driver, node_name=identity.node_name)},
         "spec": spec,
     }
-    try:
-        answer = client.create(RESOURCE_SLICES, body, dry_run=True)
-    except InvalidError:
-        # 400: a server that does not know a field; 422: one that does not allow it.
-        return None
-    stored: Object = answer.get("spec") or {}
+    stored: Object = client.create(RESOURCE_SLICES, body, dry_run=True).get("spec") or {}
     return stored

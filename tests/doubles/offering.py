@@ -73,6 +73,7 @@ class OfferingNode(PreparingNode):
             memory=GpuMemory(self.folder / "gpus.json", boot_id=self.boot_id),
             reporter=self.notes,
             on_read=lambda: None,
+            on_look=lambda: None,
             on_offer=lambda: None,
             on_outdated=lambda: self.outdated.append(True),
             unready=self.not_ready.append,
@@ -104,9 +105,9 @@ class OfferingNode(PreparingNode):
         found = self.slices.devices.values()
         return sorted(device.name for device in found if any(taint.key.endswith(key) for taint in device.taints))
 
-    def claim(self, *devices):
+    def claim(self, *devices, **fields):
         """A claim that is allocated these devices and known to the API server."""
-        reference = self.allocate(*devices)
+        reference = self.allocate(*devices, **fields)
         body = self.claims["ns", reference.name]
         self.server.put("resourceclaims", {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", **body})
         return reference

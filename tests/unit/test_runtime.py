@@ -15,7 +15,7 @@ PATIENCE = 60
 def runtime(**parts):
     names = ("reconciler", "preparer", "teller", "events", "publisher", "web", "nvml", "client")
     made = Runtime.__new__(Runtime)
-    vars(made).update({f"_{name}": None for name in names}, _stopping=threading.Event())
+    vars(made).update({f"_{name}": None for name in names}, _stopping=threading.Event(), _started=True)
     for name in ("offering", "configuration", "listener", "turn"):
         vars(made)[f"_{name}"] = SimpleNamespace(stop=lambda: None, end=lambda: None, alive=True)
     vars(made).update({f"_{name}": part for name, part in parts.items()})
@@ -77,5 +77,8 @@ def test_a_thread_that_has_ended_is_told_to_who_asks_for_health(parts, words):
     made = runtime(**parts)
     trouble = made._trouble()
     assert (trouble is None) if words is None else words in trouble
+    made._started = False
+    assert made._trouble() is None, "what is not there yet has not ended"
+    made._started = True
     made._stopping.set()
     assert made._trouble() is None

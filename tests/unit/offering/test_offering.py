@@ -155,7 +155,8 @@ def test_an_instance_that_vanishes_under_its_claim_stays_for_it(make):
     claim = node.claim(THREE_G)
     node.prepare(claim)
     node.simulate("instance", "destroy", "--gpu", "0", "--all")
-    assert node.look() == module.RELEASE_SECONDS
+    node.look()
+    assert node.offering._shown.keeps_for_claims
     assert node.tainted(UNWANTED) == [THREE_G]
     assert node.slices.devices[THREE_G].attributes["uuid"] == uuid
     node.released(claim)
@@ -185,7 +186,8 @@ def test_what_a_claim_holds_outlives_its_rule(node):
     claim = node.claim(THREE_G)
     node.prepare(claim)
     node.want = wanted("static")
-    assert node.look() == module.RELEASE_SECONDS
+    node.look()
+    assert node.offering._shown.keeps_for_claims
     assert node.names == [THREE_G, "gpu-1"], "the whole GPU is in MIG mode"
     assert node.tainted(UNWANTED) == [THREE_G]
     node.released(claim)
@@ -218,7 +220,8 @@ def test_a_claim_that_is_allocated_and_not_prepared_yet_keeps_its_device(node, r
     if restarted:
         node.again()
     node.want = wanted(profiles="1g.10gb")
-    assert node.look() == module.RELEASE_SECONDS
+    node.look()
+    assert node.offering._shown.keeps_for_claims
     assert node.tainted(UNWANTED) == [THREE_G]
     assert node.prepare(claim).devices
     node.released(claim)
@@ -227,12 +230,18 @@ def test_a_claim_that_is_allocated_and_not_prepared_yet_keeps_its_device(node, r
 
 
 def published(part, number):
+    """A slice with these devices, one of a pool whose others are there too."""
     devices = [{"name": device.name} for device in part.devices]
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
         "metadata": {"name": f"slice-{number}"},
-        "spec": {"driver": "gpu.nvidia.com", "nodeName": "node-a", "pool": {"name": "node-a"}, "devices": devices},
+        "spec": {
+            "driver": "gpu.nvidia.com",
+            "nodeName": "node-a",
+            "pool": {"name": "node-a", "generation": 1, "resourceSliceCount": 1},
+            "devices": devices,
+        },
     }
 
 
@@ -242,7 +251,7 @@ def test_a_claim_that_was_allocated_while_its_device_vanished_gets_it_back(node)
     node.look()
     assert THREE_G not in node.names
     claim = node.claim(THREE_G)
-    node.look(after=holders.SECOND_CHECK_SECONDS)
+    node.look(after=2 * holders.CHECK_SECONDS[0])
     assert node.tainted(UNWANTED) == [THREE_G]
     assert node.prepare(claim).devices
 
@@ -270,6 +279,149 @@ def test_a_node_that_is_held_offers_nothing_and_serves_its_claims(node):
     node.want = wanted()
     node.look()
     assert node.slices.offers[-1] == node.slices.offers[0]
+
+
+# --- what only looks like an exception -----------------------------------------------------------------
+
+
+def test_without_taints_what_a_claim_held_goes_with_it_too(node):
+    node.server.strip = Kubernetes(minor=37, taints=False)
+    node.look()
+    claim = node.claim(ONE_G)
+    node.prepare(claim)
+    node.want = wanted(profiles="3g.40gb")
+    node.look()
+    assert ONE_G in node.names
+    assert node.offering._shown.keeps_for_claims
+    node.released(claim)
+    node.look(after=holders.ASK_SECONDS)
+    assert ONE_G not in node.names
+
+
+def test_without_counters_no_held_instance_goes_with_its_neighbour(make):
+    node = make(want=wanted("static"), mig_mode="on")
+    node.server.strip = Kubernetes(minor=37, partitions=False)
+    for start in (0, 1, 2):
+        made_by_others(node, "1g.10gb", start)
+    node.look()
+    first, second, third = node.names
+    for name in (first, second):
+        node.prepare(node.claim(name))
+    gone = next(one for one in node.nvml.instances(node.uuids()[0]) if one.placement.start == 0)
+    node.simulate("instance", "destroy", "--gpu", "0", "--uuid", gone.uuid)
+    node.look()
+    assert node.names == [first, second], "beside what exists for a claim only, nothing new"
+    assert node.tainted(UNWANTED) == [first]
+    assert third not in node.names
+
+
+def test_an_instance_that_is_made_anew_is_told_by_its_new_uuid(make):
+    node = make(want=wanted("static"), mig_mode="on")
+    made_by_others(node, "3g.40gb", 4)
+    node.look()
+    claim = node.claim(THREE_G)
+    node.prepare(claim)
+    before = node.slices.devices[THREE_G].attributes["uuid"]
+    node.simulate("instance", "destroy", "--gpu", "0", "--all")
+    node.look()
+    made_by_others(node, "3g.40gb", 4)
+    node.look()
+    assert node.tainted(UNWANTED) == []
+    (instance,) = node.nvml.instances(node.uuids()[0])
+    assert node.slices.devices[THREE_G].attributes["uuid"] == instance.uuid != before
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_gpu_that_is_taken_out_stays_for_a_claim_that_is_not_prepared_yet(node, restarted):
+    node.look()
+    for number, part in enumerate(node.slices.offers[-1]):
+        node.server.put("resourceslices", published(part, number))
+    node.claim("gpu-1")
+    node.simulate("unplug", "--gpu", "1")
+    if restarted:
+        node.again()
+    node.look()
+    assert "gpu-1" in node.tainted(LOST)
+
+
+def test_a_process_that_finds_no_devices_in_the_slices_asks_what_is_allocated(node):
+    node.look()
+    node.claim(ONE_G)
+    node.want = wanted(allocation="hold")
+    node.look()
+    for number, part in enumerate(node.slices.offers[-1]):
+        node.server.put("resourceslices", published(part, number))
+    node.again()
+    node.look()
+    node.want = wanted("off")
+    node.look()
+    assert node.tainted(UNWANTED) == [ONE_G]
+    assert node.slices.devices["gpu-0"].consumes
+
+
+def test_admin_access_holds_nothing(node):
+    node.look()
+    node.claim(ONE_G, adminAccess=True)
+    node.prepare(node.claim(THREE_G, adminAccess=True))
+    node.want = wanted("off")
+    node.look()
+    assert node.names == ["gpu-0", "gpu-1"]
+
+
+def lists(node):
+    return node.server.count(lambda request: request.method == "GET" and request.path.endswith("/resourceclaims"))
+
+
+def test_what_a_record_tells_the_api_server_is_not_asked_for(node):
+    node.look()
+    claim = node.claim(THREE_G)
+    node.want = wanted(profiles="1g.10gb")
+    node.look()
+    node.prepare(claim)
+    node.look()
+    for _ in range(10):
+        node.look(after=2 * holders.CHECK_SECONDS[-1])
+    before = lists(node)
+    for _ in range(10):
+        node.look(after=holders.ASK_SECONDS)
+    assert lists(node) == before
+    assert node.tainted(UNWANTED) == [THREE_G]
+
+
+def test_what_no_gpu_of_the_node_has_is_not_asked_for_again(node):
+    node.claim("gpu-vfio-0")
+    node.look()
+    for _ in range(10):
+        node.look(after=2 * holders.CHECK_SECONDS[-1])
+    before = lists(node)
+    for _ in range(10):
+        node.look(after=holders.ASK_SECONDS)
+    assert lists(node) == before
+
+
+def test_a_claim_is_prepared_on_what_is_not_offered_any_more(node):
+    """Nothing else can have it, and the pod would wait a minute for the next attempt."""
+    claim = node.claim(THREE_G)
+    node.want = wanted(profiles="1g.10gb")
+    node.offering.read()
+    node.offering.compute()
+    node.node = node.offering.node
+    assert THREE_G not in node.node.offer.devices
+    assert node.prepare(claim).devices
+
+
+def test_a_node_is_held_while_its_driver_is_not_there(node):
+    node.look()
+    node.simulate("fail", "nvmlDeviceGetCount", "--error", "UNKNOWN")
+    node.want = wanted(allocation="hold")
+    node.look()
+    assert node.names == []
+
+
+def test_why_nothing_is_published_before_the_labels_are_known_is_told(node):
+    node.want = wanted(settled=False)
+    node.look()
+    assert "labels" in node.not_ready[-1]
 
 
 # --- API servers ----------------------------------------------------------------------------------

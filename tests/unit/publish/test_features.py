@@ -5,7 +5,7 @@ from doubles.apiserver import Fault, Refusal
 from doubles.pools import DRIVER, NODE, counter_slice, device_slice, sick
 from doubles.versions import Kubernetes
 
-from dradriver.kube import ForbiddenError, ServerError
+from dradriver.kube import ForbiddenError, InvalidError, ServerError
 from dradriver.publish import Features, probe_features
 from dradriver.publish.features import dropped_fields
 from dradriver.resource import Layout, Slice, slice_spec
@@ -87,12 +87,13 @@ def test_a_server_that_refuses_a_field_does_not_have_it(client, server, status):
     assert probe_features(client, DRIVER, NODE) == expected
 
 
-def test_a_server_that_refuses_everything_has_nothing_and_is_asked_no_further(client, server):
+def test_a_server_that_refuses_everything_has_said_nothing_of_fields(client, server):
     def refuse(_item):
         raise Refusal(422, "Invalid", "spec.pool.name: Invalid value")
 
     server.strip = refuse
-    assert probe_features(client, DRIVER, NODE) == NOTHING
+    with pytest.raises(InvalidError, match=r"spec\.pool\.name"):
+        probe_features(client, DRIVER, NODE)
     assert len(server.requests) == 6
 
 
