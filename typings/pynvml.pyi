@@ -45,7 +45,6 @@ class nvmlPciInfo_t(ctypes.Structure):
     pciDeviceId: int
     pciSubSystemId: int
     busId: str
-    pciDeviceId: int
 
 class c_nvmlMemory_t(ctypes.Structure):
     total: int
