@@ -52,6 +52,15 @@ class GpuMemory:
         """UUID to number, of every GPU that is remembered."""
         return dict(self._numbers)
 
+    def learn(self, numbers: Mapping[str, int]) -> None:
+        """Take numbers over that somebody else knows, where the file has lost them; what is known here stays."""
+        taken = set(self._numbers.values())
+        for uuid, number in numbers.items():
+            if uuid not in self._numbers and number not in taken:
+                _log.warning("the number of a GPU was lost, it is known from a claim's record", gpu=uuid, number=number)
+                self._numbers[uuid] = number
+                taken.add(number)
+
     def number(self, gpus: Iterable[Gpu], *, held: frozenset[str]) -> dict[str, int]:
         """Number the GPUs of the node as before, and keep what is new.
 

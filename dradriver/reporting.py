@@ -1,5 +1,6 @@
 """What is wrong with the node at this moment, told to people: in the log, and as Events of the Node."""
 
+import re
 import threading
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -58,10 +59,15 @@ class NodeReporter:
             for key in before.keys() - notes.keys():
                 reason, text = before[key]
                 _log.info("this is over", reason=reason, text=text)
-                self._record(EventType.NORMAL, reason, f"this is over: {text}")
+                self._record(EventType.NORMAL, reason, f"over: {_beginning(text)}")
 
     def _record(self, kind: EventType, reason: str, text: str) -> None:
         if self._events is not None:
             self._events.record(
                 Happening(regarding=self._regarding, type=kind, reason=reason, action=ACTION, note=text)
             )
+
+
+def _beginning(text: str) -> str:
+    """What it was about: the cause and the next step stand behind it, and were told when it began."""
+    return re.split(r"[:;] ", text, maxsplit=1)[0]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from dradriver.gpu.model import Gpu, MigProfile, Placement
 
+_NUMBER = re.compile(r"gpu-(0|[1-9]\d{0,3})(?:-mig-.+)?$")
 _NOT_IN_A_LABEL = re.compile(r"[^a-z0-9]")
 
 
@@ -17,6 +18,12 @@ def partition_name(number: int, profile: MigProfile, placement: Placement) -> st
     """Name a partition: `gpu-0-mig-1g10gb-19-3`; the profile id keeps profiles of one spelling apart."""
     label = _NOT_IN_A_LABEL.sub("-", profile.name.lower().replace(".", ""))
     return f"gpu-{number}-mig-{label}-{profile.id}-{placement.start}"
+
+
+def number_of(name: str) -> int | None:
+    """Read the GPU's number from the name of a device; None if it is no name of ours."""
+    found = _NUMBER.match(name)
+    return None if found is None else int(found[1])
 
 
 def is_of_gpu(name: str, number: int) -> bool:

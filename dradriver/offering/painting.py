@@ -31,6 +31,7 @@ def paint(
         allocated: names of devices that claims hold by the API server's word only.
     """
     records, remembered = gpus.records(), memory.facts
+    memory.learn(_numbers(records))
     kept = gpus.kept(remembered, _holders(records, allocated, memory.numbers))
     ordered = in_bus_order((*gpus.present, *kept))
     uuids = [gpu.uuid for gpu in ordered]
@@ -46,6 +47,12 @@ def paint(
         gone=frozenset(memory.facts.keys() - set(uuids)),
         held=dict.fromkeys(allocated, "") | recorded(records, gpus.boot_id),
     )
+
+
+def _numbers(records: Iterable[Record]) -> dict[str, int]:
+    """Numbers of GPUs as the names of the devices tell that claims hold."""
+    devices = (device for record in records for device in record.plan.devices)
+    return {one.gpu_uuid: number for one in devices if (number := names.number_of(one.device)) is not None}
 
 
 def _holders(records: Iterable[Record], allocated: frozenset[str], numbers: Mapping[str, int]) -> frozenset[str]:

@@ -210,12 +210,29 @@ def _release_once(hardware: Hardware, device: PlannedDevice, made: Made | None) 
 def is_used(hardware: Hardware, device: PlannedDevice, made: Made | None) -> bool:
     """Tell whether a process computes on a device.
 
-    False where this NVML never tells. An answer that fails for another reason means: perhaps.
+    False where this NVML never tells, and of a GPU that is not in the machine any more. An answer that fails for
+    another reason means: perhaps.
     """
     try:
         return _is_computed_on(hardware, device, made)
+    except NotFound:
+        return False
     except NvmlError:
         return True
+
+
+def is_taken_out(hardware: Hardware, device: PlannedDevice) -> bool:
+    """Tell whether the GPU of a device is not in the machine any more, and with it all that was made on it.
+
+    A lost one is still counted and answers with another error.
+    """
+    try:
+        hardware.mig_mode(device.gpu_uuid)
+    except NotFound:
+        return True
+    except NvmlError:
+        return False
+    return False
 
 
 def _is_computed_on(hardware: Hardware, device: PlannedDevice, made: Made | None) -> bool:

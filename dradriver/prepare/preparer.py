@@ -616,6 +616,26 @@ class Preparer:
             if not device.admin_access
         )
 
+    def abandon(self, uid: str, *, deadline: float) -> bool:
+        """Forget what was made for a claim on GPUs that have been taken out of the machine; returns whether it was.
+
+        Raises:
+            PrepareError: another call is at work on the claim, or the record cannot be removed.
+        """
+        with self._locks.hold([claim_lock(uid)], deadline):
+            self._records.refresh()
+            record = self._records.get(uid)
+            if record is None or record.state is not State.UNPREPARING:
+                return False
+            hardware = self._known_node().hardware
+            made = [device for device in record.plan.devices if device.make]
+            with self._locks.hold(_gpu_locks(record.plan), deadline):
+                if not made or not all(partitions.is_taken_out(hardware, device) for device in made):
+                    return False
+                self._forget(record)
+        _log.warning("partitions are gone with their GPUs", devices=record.plan.names)
+        return True
+
     # --- unprepare -------------------------------------------------------------------------------
 
     def _unprepare(self, claim: ClaimReference, patience: Patience, attempt: int = 0) -> None:

@@ -228,7 +228,10 @@ class Reconciler:
         if self.clock() - since < GRACE_SECONDS or self._is_used(record, cause):
             return
         answers = self.preparer.unprepare([record.plan.reference], deadline=self.clock() + CALL_SECONDS)
-        if answers[record.plan.uid] is None and self.around.records.get(record.plan.uid) is None:
+        if answers[record.plan.uid] is not None:
+            return
+        left = self.around.records.get(record.plan.uid) is not None
+        if not left or self.preparer.abandon(record.plan.uid, deadline=self.clock() + CALL_SECONDS):
             self._stale_since.pop(record.plan.uid, None)
             self.reporter.stale_claim(record, cause)
 

@@ -100,7 +100,9 @@ def check_driver(version: Any) -> str:
 
 def _limited(machine: Machine) -> Machine:
     if not 1 <= len(machine.gpus) <= MAX_GPUS:
-        raise BadInput(f"a machine has 1 to {MAX_GPUS} GPUs, not {len(machine.gpus)}")
+        raise BadInput(
+            f"a machine has 1 to {MAX_GPUS} GPUs, not {len(machine.gpus) or 'none'}{' or more' if machine.gpus else ''}"
+        )
     return machine
 
 

@@ -74,6 +74,8 @@ def _print_environment(world: World) -> None:
     )
     variables = {name: found[name] for name in names} | {
         "SIMULATION": str(world.gpus),
+        "MIG": "dynamic",
+        "NODE_CONFIG": str(world.node_config),
         "PLUGIN_LOG": str(world.folder / "plugin.log"),
         "PATH": f"{PROGRAMS}:{found['PATH']}",
     }

@@ -24,7 +24,20 @@ NODE = "node-a"
 MACHINE = "8xh100-80gb"
 NAMESPACE = "dradriver-demo"
 # What the demo makes in its folder, apart from the marker that tells that the folder is the demo's.
-_MADE = ("cluster", "gpus", "plugin.kubeconfig", "plugin.log", "plugin.pid")
+_MADE = ("cluster", "gpus", "node-config.yaml", "plugin.kubeconfig", "plugin.log", "plugin.pid")
+_CONFIGS = """\
+# Label the node dradriver.dev/config=small (or whole) to choose one; without the label the plugin's flags hold.
+apiVersion: dradriver.dev/v1alpha1
+kind: NodeConfigs
+configs:
+  small:
+    gpus:
+      - {mig: dynamic, profiles: [1g.10gb, 2g.20gb]}
+    publish: lean
+  whole:
+    gpus:
+      - mig: off
+"""
 
 
 class DemoError(Exception):
@@ -57,6 +70,11 @@ class World:
     def cluster(self) -> Path:
         """State of the cluster."""
         return self.folder / "cluster"
+
+    @property
+    def node_config(self) -> Path:
+        """The file of node configurations that the plugin follows."""
+        return self.folder / "node-config.yaml"
 
     @property
     def gpus(self) -> Path:
@@ -185,6 +203,7 @@ class World:
         # Port 0: any free one, which the plugin then names in its log.
         command = [sys.executable, "-m", "dradriver", "--mig", "dynamic", "--http-endpoint", "127.0.0.1:0"]
         command += ["--simulation", str(self.gpus), "--kubeconfig", str(self.plugin_kubeconfig())]
+        command += ["--node-config", str(write(self.node_config, _CONFIGS))]
         with log.open("w") as output:
             process = subprocess.Popen(
                 command, stdout=output, stderr=output, env=self.environment, start_new_session=True, cwd=REPOSITORY

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dradriver.gpu import names
 from dradriver.gpu.model import MigProfile, Placement
+from dradriver.gpu.names import is_of_gpu, number_of
 
 GPU = gpus("1xt4")[0]
 
@@ -73,3 +74,20 @@ def test_numbers_are_unique_and_never_change(history):
         numbers = names.number_gpus([gpu(f"GPU-{i}", minor) for i, minor in enumerate(minors)], numbers)
         assert before.items() <= numbers.items()
         assert len(set(numbers.values())) == len(numbers)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("gpu-0", 0),
+        ("gpu-12-mig-1g10gb-19-3", 12),
+        ("gpu-", None),
+        ("gpu-01", None),
+        ("gpu-1-vfio", None),
+        ("gpu-12345", None),
+        ("nic-1", None),
+    ],
+)
+def test_the_number_is_read_back_from_a_name(name, number):
+    assert number_of(name) == number
+    assert number is None or is_of_gpu(name, number)

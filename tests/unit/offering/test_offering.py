@@ -128,6 +128,23 @@ def test_a_driver_that_fails_once_hides_nothing_and_twice_taints_everything(node
     assert (node.names, node.tainted(LOST), node.notes.now) == (before, [], {})
 
 
+def test_numbers_that_are_lost_are_known_from_the_records_of_claims(node):
+    node.look()
+    node.simulate("unplug", "--gpu", "0")
+    node.look()
+    node.simulate("plug", "--gpu", "0", "--replace")
+    node.look()
+    node.look()
+    claim = node.claim("gpu-2-mig-1g10gb-19-0")
+    assert node.prepare(claim).devices
+    before = set(node.names)
+    (node.folder / "gpus.json").write_text("{")
+    node.again()
+    node.look()
+    assert set(node.names) == before
+    assert "gpu-0" not in node.names
+
+
 # --- instances of others --------------------------------------------------------------------------
 
 

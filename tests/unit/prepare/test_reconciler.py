@@ -169,6 +169,33 @@ def test_a_stale_claim_is_released_after_its_grace_time(world, change, cause):
     assert cause in told
 
 
+@pytest.mark.parametrize("deleted", [False, True], ids=["told by the kubelet", "forgotten by the kubelet"])
+def test_what_was_made_on_a_gpu_that_is_taken_out_is_given_up(world, deleted):
+    claim = world.node.allocate(ONE_G(0))
+    world.node.prepare(claim)
+    world.node.simulate("unplug", "--gpu", "0")
+    if not deleted:
+        assert world.node.unprepare(claim) is None, "the pod must be able to end"
+        assert world.node.records.get(claim.uid) is not None, "it may be plugged in again at once"
+    world.delete(claim)
+    world.rounds_past_the_grace_time()
+    assert world.node.is_clean()
+    assert world.reports.of("stale")
+
+
+def test_what_was_made_on_a_gpu_that_is_lost_is_not_given_up(world):
+    claim = world.node.allocate(ONE_G(0))
+    world.node.prepare(claim)
+    world.node.simulate("lose", "--gpu", "0")
+    world.delete(claim)
+    world.rounds_past_the_grace_time()
+    assert world.node.records.get(claim.uid) is not None
+    world.node.simulate("recover", "--gpu", "0")
+    world.node.nvml.renew()
+    world.round(GRACE_SECONDS)
+    assert world.node.is_clean()
+
+
 def test_a_claim_that_comes_back_gets_its_whole_grace_time_again(world):
     claim = world.node.allocate(ONE_G(0))
     world.node.prepare(claim)
