@@ -31,7 +31,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 UNIT := -n 2 -m 'not node and not control_plane'
 OTHER_PYTHONS := 3.12 3.13 3.14
 
-.PHONY: help setup demo demo-down test test-unit test-pythons lint format proto bench clean
+.PHONY: help setup demo demo-down test test-unit test-versions test-pythons lint format proto bench clean
 
 help: ## Say what can be done
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -50,6 +50,9 @@ test: test-unit ## Run all tests, those on a real Kubernetes node included
 
 test-unit: setup ## Run the tests that need neither root nor a cluster
 	$(VENV)/bin/pytest $(UNIT)
+
+test-versions: setup ## Run what depends on the version of Kubernetes against 1.34 and 1.36, which are built first
+	$(VENV)/bin/pytest -m other_kubernetes tests/control_plane
 
 test-pythons: setup ## Run the unit tests on every newer Python this machine has
 	@for version in $(OTHER_PYTHONS); do \
