@@ -171,6 +171,13 @@ class Offering:
 
     def _is_time(self, due: float) -> bool:
         """Wait a while for something to change; returns whether it is time to look, or to end."""
+        try:
+            return self._has_waited(due)
+        except Exception:  # noqa: BLE001 (whatever it was, a look sees more)
+            _log.exception("changes cannot be told apart")
+            return self._stopping.wait(RETRY_SECONDS) or True
+
+    def _has_waited(self, due: float) -> bool:
         kept = self._shown is not None and self._shown.keeps_for_claims
         seconds = min(due - self._clock(), RELEASE_SECONDS if kept else LOOK_SECONDS)
         if not self._stopping.is_set() and self._wake.wait(max(0.0, seconds)):
