@@ -62,7 +62,8 @@ def test_a_mixture(use_node, space):
     devices = [run(node, space, f"any-{index}", ANY) for index in range(3)]
     devices.append(run(node, space, "gpu", GPU))
     models = [(device.gpu["model"], device.instance is None) for device in devices]
-    assert models == [("t4", True), ("t4", True), ("h100-80gb", False), ("gb10", True)]
+    # What cannot be partitioned is never taken where a partition suffices, and first where it does not.
+    assert models == [("h100-80gb", False)] * 3 + [("t4", True)]
 
 
 def test_a_mixture_that_is_static(use_node, space):

@@ -246,13 +246,13 @@ def test_an_instance_of_somebody_else_is_told_of_and_left_alone(hasty_node, spac
     uuid, instance = with_foreign(hasty_node, 7)
     assert instance in space.told("Node", NODE, "ForeignMigInstance", instance)
     space.add(claim("it", request("it", GPU, of_gpu(uuid))), pod("it", claims=["it"]))
-    space.event("it", "FailedPrepareDynamicResources", instance)
-    space.delete("it")
+    assert "cannot allocate all claims" in space.unschedulable("it"), "the whole GPU is tainted"
     beside = hasty_node.check(hold(space, "beside", of_gpu(uuid), profile("3g.40gb")))["app"][0]
     assert beside.gpu["uuid"] == uuid
     space.delete("beside")
     assert [each["compute_instances"][0]["uuid"] for each in hasty_node.simulation.gpu(uuid)["instances"]] == [instance]
     without_foreign(hasty_node, 7)
+    assert hasty_node.check(space.running("it")[0])["app"][0].uuid == uuid, "it was waited for"
 
 
 def test_an_instance_of_nobody_is_destroyed_where_that_is_wanted(node, space):

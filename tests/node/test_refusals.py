@@ -4,6 +4,7 @@ import pytest
 from support.gpunode import DYNAMIC, NODE
 from support.manifests import GPU, MIG, claim, exactly, of_gpu, pod, profile, request
 from support.sight import DRIVER
+from support.waiting import wait_for
 
 FAILED = "FailedPrepareDynamicResources"
 STATIC = ("--mig", "static")
@@ -40,13 +41,7 @@ def expect_refusal(node, space, name, pattern):
 GONE = {
     "never there": ({}, "gpu-77", NODE, "no device gpu-77 .*it offers gpu-"),
     "smaller machine": ({"machine": "2xh100-80gb"}, "gpu-7", NODE, "no device gpu-7 "),
-    "other profiles": (
-        {"options": (*DYNAMIC, "--profiles", "1g.10gb")},
-        "gpu-0-mig-3g40gb-9-0",
-        NODE,
-        "no device gpu-0-mig-3g40gb-9-0 ",
-    ),
-    "no partitions": ({"options": ("--mig", "off")}, "gpu-0-mig-1g10gb-19-0", NODE, "no device gpu-0-mig-1g10gb-19-0 "),
+    "no such place": ({}, "gpu-0-mig-3g40gb-9-1", NODE, "no device gpu-0-mig-3g40gb-9-1 "),
     "other pool": ({}, "gpu-0", "elsewhere", f"of pool elsewhere.* serves pool {NODE}"),
 }
 
@@ -56,6 +51,30 @@ def test_a_device_that_is_not_offered(setup, device, pool, pattern, use_node, sp
     node = use_node(**setup)
     run_allocated(space, "lost", device, pool=pool)
     expect_refusal(node, space, "lost", pattern)
+
+
+EARLIER = {
+    "other profiles": ((*DYNAMIC, "--profiles", "1g.10gb"), "gpu-0-mig-3g40gb-9-0"),
+    "no partitions": (("--mig", "off"), "gpu-0-mig-1g10gb-19-0"),
+}
+
+
+@pytest.mark.parametrize(("options", "device"), EARLIER.values(), ids=EARLIER)
+def test_a_device_that_was_offered_earlier_is_the_claim_s_all_the_same(options, device, use_node, space):
+    """Nobody else can be given it meanwhile; it is published for its claim as long as that has it."""
+    node = use_node(options=options)
+    assert device not in node.published()
+    run_allocated(space, "late", device)
+    space.running("late")
+    wait_for(lambda: device in node.published(), "the device to be published for its claim")
+    (taint,) = node.published()[device]["taints"]
+    assert taint["key"] == "dradriver.dev/not-offered"
+    assert node.check(space.pod("late"))["app"][0].name == device
+    space.delete("late")
+    node.wait_clean()
+    # Its allocation was made by hand, so nobody else takes it back.
+    node.server.kubectl("delete", "resourceclaim", "late", "--namespace", space.name)
+    wait_for(lambda: device not in node.published(), "the device to be published no more")
 
 
 def test_the_others_of_the_node_are_not_concerned(node, space):
@@ -84,12 +103,17 @@ def test_an_instance_that_an_administrator_destroyed(use_node, space):
     node.accept_hardware()
 
 
-def test_an_instance_that_somebody_else_made_lies_in_the_way(use_node, space):
+def test_an_instance_that_somebody_else_made_is_worked_around(use_node, space):
     node = use_node(machine="1xh100-80gb", mig="on", before=(("instance", "create", "1g.10gb", "--start", "2"),))
     (gpu,) = node.simulation.gpus()
     cel = of_gpu(gpu["uuid"])
-    space.add(claim("lost", request("it", MIG, cel, profile("3g.40gb"))), pod("lost", claims=["lost"]))
-    expect_refusal(node, space, "lost", "GPU instance .* at memory slice 2, which this driver did not make")
+    for name in ("first", "second"):
+        space.add(claim(name, request("it", MIG, cel, profile("3g.40gb"))), pod(name, claims=[name]))
+    (found,) = node.check(space.running("first")[0])["app"]
+    assert found.instance["placement"]["start"] == 4
+    assert "cannot allocate all claims" in space.unschedulable("second")
+    space.delete("first", "second")
+    node.wait_clean()
     assert {(name, start) for _, name, start in node.simulation.instances()} == {("1g.10gb", 2)}
 
 
