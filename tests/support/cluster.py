@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from support.waiting import wait_for
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOOL = REPOSITORY / "hack" / "cluster"
 
@@ -55,9 +57,11 @@ class Cluster:
         run_tool("start", component, "--dir", str(self.folder), "--node", node)
 
     def kill(self, component: str) -> None:
-        """Kill a component of the control plane hard; `up` starts it again."""
+        """Kill a component of the control plane hard, and wait until it has ended; `up` starts it again."""
         pid = int((self.folder / "run" / f"{component}.pid").read_text().split()[0])
         os.kill(pid, signal.SIGKILL)
+        # A large process takes a while to die, and `up` would find it alive.
+        wait_for(lambda: _has_ended(pid), f"{component} to have ended")
 
     def change(self, **options: str) -> None:
         """Kill the control plane, but for etcd, and start it with other options, as an upgrade does.
@@ -80,6 +84,14 @@ class Cluster:
         lines = run_tool("env", "--dir", str(self.folder), "--node", node).splitlines()
         words = [shlex.split(line.removeprefix("export "))[0] for line in lines]
         return dict(word.split("=", 1) for word in words)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        # Behind the name, which is in brackets and may have any characters: Z is dead and waited for by nobody yet.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def run_tool(*arguments: str) -> str:
