@@ -17,7 +17,7 @@ import structlog
 
 from dradriver import api
 from dradriver.cdi.files import SpecFolder
-from dradriver.cdi.host import LIBRARY_FOLDERS, DriverRoot
+from dradriver.cdi.host import DriverRoot, nvml_library
 from dradriver.cdi.nodes import DeviceTree
 from dradriver.flags import Options
 from dradriver.gpu.policy import GpuRule, OfferPolicy
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 REGISTERED: Final = "registered"
 PUBLISHED: Final = "published"
-NVML_LIBRARY: Final = "libnvidia-ml.so.1"
 
 _log = structlog.get_logger()
 
@@ -346,7 +345,7 @@ class Runtime:
 
         with self._opening:
             if self._nvml is None:
-                library = None if self._options.simulation else _library(self._options.driver_root_here)
+                library = None if self._options.simulation else nvml_library(self._options.driver_root_here)
                 self._nvml = open_nvml(simulation=self._options.simulation, library=library)
             return self._nvml
 
@@ -389,13 +388,6 @@ def _connect(kubeconfig: Path | None) -> Client:
         return connect(kubeconfig)
     except KubeconfigError as error:
         raise RuntimeStartError(str(error)) from error
-
-
-def _library(root: Path) -> Path | None:
-    """Find NVML's library below a driver root; None leaves it to the loader."""
-    if root == Path("/"):
-        return None
-    return next((path for folder in LIBRARY_FOLDERS if (path := root / folder / NVML_LIBRARY).exists()), None)
 
 
 def _dev_folders(options: Options) -> tuple[Path, PurePosixPath]:

@@ -24,6 +24,7 @@ LIBRARY_FOLDERS: Final = tuple(
     )
     for suffix in ("", "/nvidia/current", "/vdpau")
 )
+NVML_LIBRARY: Final = "libnvidia-ml.so.1"
 PROGRAMS: Final = (
     "nvidia-smi",
     "nvidia-debugdump",
@@ -62,6 +63,13 @@ NODE_MODIFICATION_SINCE: Final = (1, 18, 0)
 """Versions of the hook program that first know `enable-cuda-compat` and `disable-device-node-modification`."""
 
 _MOST_LINKS = 8
+
+
+def nvml_library(root: Path) -> Path | None:
+    """Find NVML's library below a driver root; None leaves it to the loader."""
+    if root == Path("/"):
+        return None
+    return next((path for folder in LIBRARY_FOLDERS if (path := root / folder / NVML_LIBRARY).exists()), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from dradriver import api
-from dradriver.cdi.host import LIBRARY_FOLDERS
+from dradriver.cdi.host import nvml_library
 from dradriver.commands import wishes as told
 from dradriver.commands.published import features, publish, show
 from dradriver.commands.wishes import CommandError, UsageError, Wishes
@@ -26,7 +26,6 @@ from dradriver.prepare.records import Record, Records, decode
 from dradriver.reporting import Note
 
 NAME: Final = "dradriver slices"
-_LIBRARY: Final = "libnvidia-ml.so.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,18 +63,13 @@ class _Source:
             CommandError: NVML is not there, or the folder is no simulated node.
         """
         try:
-            return open_nvml(simulation=self.simulation, library=None if self.simulation else self._library)
+            return open_nvml(
+                simulation=self.simulation, library=None if self.simulation else nvml_library(self.driver_root)
+            )
         except SimulationUnusable as error:
             raise UsageError(str(error)) from error
         except NvmlError as error:
             raise CommandError(f"the GPUs are not available: {error}") from error
-
-    @property
-    def _library(self) -> Path | None:
-        if self.driver_root == Path("/"):
-            return None
-        found = (self.driver_root / folder / _LIBRARY for folder in LIBRARY_FOLDERS)
-        return next((path for path in found if path.exists()), None)
 
 
 def main(arguments: Sequence[str]) -> int:

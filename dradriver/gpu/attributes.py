@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from dradriver import api
 from dradriver.gpu import counters
@@ -9,6 +10,8 @@ from dradriver.gpu.devices import OfferedDevice
 from dradriver.gpu.model import Gpu, MigInstance, MigProfile
 from dradriver.gpu.policy import Detail
 from dradriver.resource import AttributeValue, Version, limits
+
+T = TypeVar("T")
 
 _MIB = 1 << 20
 
@@ -36,8 +39,8 @@ _LEAN = frozenset(
 """What selectors are written with. The scheduler pays for every other entry with every pod, used or not."""
 
 
-def said(detail: Detail, entries: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
-    """Keep of attributes what is to be published."""
+def said(detail: Detail, entries: Mapping[str, T]) -> dict[str, T]:
+    """Keep of attributes or capacities what is to be published."""
     return {name: value for name, value in entries.items() if detail is Detail.FULL or name in _LEAN}
 
 
@@ -106,11 +109,6 @@ def capacity(device: OfferedDevice, *, partitionable: bool) -> dict[str, int]:
     totals = counters.engine_totals(device.gpu.profiles)
     memory = max(profile.memory_mib for profile in device.gpu.profiles) * _MIB
     return {name: totals[counter] for name, counter in _CAPACITIES.items()} | {api.Capacity.MEMORY: memory}
-
-
-def lean_capacity(capacities: Mapping[str, int]) -> dict[str, int]:
-    """Keep of capacities what selectors need."""
-    return {name: value for name, value in capacities.items() if name in _LEAN}
 
 
 def semantic_version(text: str) -> str:

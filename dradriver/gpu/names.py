@@ -26,12 +26,6 @@ def number_of(name: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def is_of_gpu(name: str, number: int) -> bool:
-    """Tell whether a device of that name lies on the GPU of that number."""
-    whole = gpu_name(number)
-    return name == whole or name.startswith(f"{whole}-mig-")
-
-
 def counter_set_name(number: int) -> str:
     """Name the counter set of a GPU: `gpu-0-counter-set`."""
     return f"gpu-{number}-counter-set"

@@ -207,13 +207,12 @@ def _device(
     left_over = device in share.left_over and device.profile is not None and not dynamic
     every = attributes.attributes(device, uuid=situation.held.get(device.name, "") if left_over else "")
     partitionable = dynamic and any(one.profile for one in share.wanted)
-    capacity = attributes.capacity(device, partitionable=partitionable)
     return Device(
         name=device.name,
         attributes=attributes.said(
             detail, every | {name: value for name, value in optional.items() if name in uniform_here}
         ),
-        capacity=capacity if detail is Detail.FULL else attributes.lean_capacity(capacity),
+        capacity=attributes.said(detail, attributes.capacity(device, partitionable=partitionable)),
         consumes=_consumption(device, share),
         taints=tuple(_taints(device, share, situation)),
     )

@@ -58,5 +58,5 @@ def _numbers(records: Iterable[Record]) -> dict[str, int]:
 def _holders(records: Iterable[Record], allocated: frozenset[str], numbers: Mapping[str, int]) -> frozenset[str]:
     """UUIDs of GPUs of which claims hold something."""
     by_record = {device.gpu_uuid for record in records for device in record.plan.devices if not device.admin_access}
-    by_name = {uuid for uuid, number in numbers.items() if any(names.is_of_gpu(name, number) for name in allocated)}
-    return frozenset(by_record | by_name)
+    held = {names.number_of(name) for name in allocated}
+    return frozenset(by_record | {uuid for uuid, number in numbers.items() if number in held})
