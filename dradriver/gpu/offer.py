@@ -55,6 +55,7 @@ class Offer:
         plain: names of the published devices that would be published just so if no claim held them.
         kept: names of the published devices that are there for the sake of their claims, or may come back.
         dynamic: UUIDs of the GPUs on which partitions are made when claims are prepared.
+        static: UUIDs of the GPUs whose partitions an administrator makes, and only he.
         refused: UUIDs of GPUs that are left out because the API server would refuse them, and why.
     """
 
@@ -64,6 +65,7 @@ class Offer:
     plain: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
     dynamic: frozenset[str] = frozenset()
+    static: frozenset[str] = frozenset()
     refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def find(self, name: str) -> OfferedDevice | None:
@@ -110,7 +112,8 @@ def make_offer(
         situation: what else is to be heeded.
     """
     ordered = in_bus_order(gpus)
-    shares = [_share(gpu, numbers[gpu.uuid], policy.rule(gpu, index), situation) for index, gpu in enumerate(ordered)]
+    rules = [policy.rule(gpu, index) for index, gpu in enumerate(ordered)]
+    shares = [_share(gpu, numbers[gpu.uuid], rule, situation) for gpu, rule in zip(ordered, rules, strict=True)]
     uniform = attributes.uniform_optionals(device for share in shares for device in share.devices)
     deserved = [_described(share, policy.detail, uniform, situation) for share in shares]
     described = [_kept_by_server(devices, situation) for devices in deserved]
@@ -130,6 +133,7 @@ def make_offer(
         plain=frozenset(published.keys() & {one.name for devices in deserved for one in devices if not one.taints}),
         kept=frozenset(published.keys() & {name for share in shares for name in _kept(share, situation)}),
         dynamic=frozenset(share.gpu.uuid for share in shares if share.rule.mig is MigOffer.DYNAMIC),
+        static=frozenset(gpu.uuid for gpu, rule in zip(ordered, rules, strict=True) if rule.mig is MigOffer.STATIC),
         refused=problems,
     )
 

@@ -130,7 +130,7 @@ def _planned(claim: AllocatedClaim, result: Result, offer: Offer) -> PlannedDevi
         profile_name=None if device.profile is None else device.profile.name,
         placement=device.placement,
         instance_uuid=None if instance is None else instance.uuid,
-        make=device.profile is not None and instance is None and not result.admin_access,
+        make=device.is_made_here and device.gpu.uuid not in offer.static and not result.admin_access,
         admin_access=result.admin_access,
         share_id=result.share_id,
     )

@@ -96,7 +96,7 @@ def test_an_instance_that_an_administrator_destroyed(use_node, space):
     node.spoilt = True
     node.simulation.run("instance", "destroy", "--all")
     space.add(claim("lost", request("it", MIG)), pod("lost", claims=["lost"]))
-    space.event("lost", FAILED, "MIG instance MIG-.* does not exist on GPU GPU-.*make it again, or delete the pod")
+    space.event("lost", FAILED, "MIG instance .* does not exist on GPU GPU-.*make it again, or delete the pod")
     space.delete("lost")
     assert list(node.records.glob("*")) == []
     node.simulation.run("instance", "create", "3g.40gb")

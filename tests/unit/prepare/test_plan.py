@@ -44,6 +44,15 @@ def test_a_plan_says_all_that_undoing_needs():
     assert not make_plan(claim("gpu-0"), OFFER).devices[0].make
 
 
+@pytest.mark.parametrize(("mig", "make"), [(MigOffer.STATIC, False), (MigOffer.DYNAMIC, True), (MigOffer.OFF, True)])
+def test_an_instance_that_only_an_administrator_makes_is_not_made_for_him(mig, make):
+    """After a boot the kubelet may come before whoever makes the instances; that one would find ours in the way."""
+    policy = OfferPolicy(default=GpuRule(mig=mig))
+    offer = make_offer(GPUS, pool="node-a", policy=policy, numbers=number_gpus(GPUS, {}))
+    (device,) = make_plan(claim(MIG), offer).devices
+    assert device.make is make
+
+
 def test_a_plan_fits_the_allocation_it_was_made_for_only():
     plan = make_plan(claim(MIG), OFFER)
     assert plan.fits(claim(MIG))
