@@ -19,6 +19,10 @@ CONFIG_LABEL: Final = f"{DRADRIVER_DOMAIN}/config"
 ALLOCATION_LABEL: Final = f"{DRADRIVER_DOMAIN}/allocation"
 """Node label whose value says who hands out the node's GPUs, see `Allocation`."""
 
+CLEAR_HEALTH_ANNOTATION: Final = f"{DRADRIVER_DOMAIN}/clear-health"
+"""Node annotation by which an administrator takes back what is held against GPUs: `all`, or names of devices and UUIDs
+with commas between them. Each new value is obeyed once."""
+
 PROFILE_NAME: Final = re.compile(r"[0-9]+g\.[0-9]+gb([+-][a-z0-9.]+(,[a-z0-9.]+)*)?")
 """How MIG profiles are spelled, by nvidia-smi and here: `1g.10gb`, `1g.10gb+me`, `1g.24gb-me`."""
 
@@ -91,6 +95,14 @@ class TaintKey:
 
     GPU_LOST: Final = "gpu.nvidia.com/gpu-lost"
     """The GPU does not answer, or is not there any more."""
+    XID: Final = "gpu.nvidia.com/xid"
+    """The GPU reported an error; the value is its number."""
+    UNMONITORED: Final = "gpu.nvidia.com/unmonitored"
+    """Nobody hears what the GPU reports, or it does not answer when it is asked how it is."""
+    RECOVERY: Final = "dradriver.dev/recovery"
+    """What brings the GPU back; the value says what it is, such as `gpu-reset`."""
+    MEMORY: Final = "dradriver.dev/memory"
+    """The GPU's memory has errors; the value says of which kind."""
     NOT_OFFERED: Final = "dradriver.dev/not-offered"
     """The node's configuration does not offer this device any more; a claim holds it."""
     FOREIGN_INSTANCE: Final = "dradriver.dev/foreign-mig-instance"

@@ -94,3 +94,24 @@ class Event:
     data: int
     gpu_instance_id: int | None
     compute_instance_id: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """How a GPU says that it is; None for what it, its mode or its driver does not tell.
+
+    Attributes:
+        recovery: what has to be done to bring it back, by NVML's field 230 (nvmlDeviceGpuRecoveryAction_t): 0 nothing,
+            1 reset the GPU, 2 reboot the node, 3 drain peer-to-peer, 4 drain and reset, 5 recover the IMEX domain,
+            6 reset the bus, 7 reboot the system.
+        remap_pending: rows of its memory are to be replaced at the next reset; before Ampere, pages to be retired.
+        remap_failure: a row could not be replaced.
+        sram_exceeded: more errors in SRAM than its maker allows.
+        fabric: `healthy`, `unhealthy` or `joining`; None where it is in no NVLink fabric.
+    """
+
+    recovery: int | None = None
+    remap_pending: bool | None = None
+    remap_failure: bool | None = None
+    sram_exceeded: bool | None = None
+    fabric: str | None = None

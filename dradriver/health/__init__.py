@@ -1,0 +1,1 @@
+"""How the GPUs are: from what they report and say when asked, to the taints that they deserve."""
