@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ defer("asyncio", "grpc.aio", "google.protobuf.internal.python_message")
 
 import grpc  # noqa: E402 - after its environment
 
-__all__ = ["DRAIN_SECONDS", "Call", "SocketServer", "grpc", "seconds_left", "unary_service"]
+__all__ = ["DRAIN_SECONDS", "Call", "SocketServer", "Stream", "grpc", "seconds_left", "stream_service", "unary_service"]
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +53,9 @@ _LONGEST_PAUSE: Final = 60.0
 Call: TypeAlias = tuple[Callable[[Any, grpc.ServicerContext], Any], type[Message], type[Message]]
 """What answers a call, and the classes of its request and its response."""
 
+Stream: TypeAlias = tuple[Callable[[Any, grpc.ServicerContext], Iterator[bytes]], type[Message]]
+"""What makes the messages of a stream, serialized already since many streams send the same, and its request's class."""
+
 
 def unary_service(name: str, calls: Mapping[str, Call]) -> grpc.GenericRpcHandler:
     """Serve calls under a service's name, by hand: generated services would tie us to one name."""
@@ -61,6 +64,15 @@ def unary_service(name: str, calls: Mapping[str, Call]) -> grpc.GenericRpcHandle
             answer, request_deserializer=request.FromString, response_serializer=response.SerializeToString
         )
         for method, (answer, request, response) in calls.items()
+    }
+    return grpc.method_handlers_generic_handler(name, handlers)
+
+
+def stream_service(name: str, streams: Mapping[str, Stream]) -> grpc.GenericRpcHandler:
+    """Serve streams under a service's name. Each takes one of the server's workers for as long as it lives."""
+    handlers: dict[str, grpc.RpcMethodHandler[Any, bytes]] = {
+        method: grpc.unary_stream_rpc_method_handler(produce, request_deserializer=request.FromString)
+        for method, (produce, request) in streams.items()
     }
     return grpc.method_handlers_generic_handler(name, handlers)
 

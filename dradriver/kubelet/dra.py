@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from dradriver.kubelet._grpc import Call, SocketServer, grpc, seconds_left, unary_service
+from dradriver.kubelet.health import STREAMS, HealthBoard, HealthService
 from dradriver.kubelet.model import ClaimHandler, ClaimReference, Failed, Prepared, PreparedDevice
 from dradriver.kubelet.sockets import make_folder
 from dradriver.proto.dra_v1_pb2 import (
@@ -43,6 +44,7 @@ class DraServer:
         handler: ClaimHandler,
         socket_path: Path,
         *,
+        board: HealthBoard | None = None,
         workers: int = WORKERS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -51,7 +53,8 @@ class DraServer:
         Args:
             handler: decides the answers.
             socket_path: absolute; its folder is made when needed.
-            workers: calls answered at once.
+            board: what the health service tells, on the same socket; without one there is no such service.
+            workers: calls answered at once. Streams of health have threads of their own beside them.
             clock: seconds; what the handler's deadlines are counted in.
 
         Raises:
@@ -59,10 +62,14 @@ class DraServer:
         """
         self._handler = handler
         self._clock = clock
+        self._health = HealthService(board) if board else None
         self._server = SocketServer(
             socket_path,
-            services=[unary_service(name, self._calls()) for name in _SERVICES],
-            workers=workers,
+            services=[
+                *(unary_service(name, self._calls()) for name in _SERVICES),
+                *(self._health.services() if self._health else ()),
+            ],
+            workers=workers + STREAMS if board else workers,
             provide_folder=make_folder,
         )
 
@@ -84,7 +91,12 @@ class DraServer:
         return self._server.ensure()
 
     def stop(self, grace: float) -> None:
-        """Refuse new calls, wait at most `grace` seconds for the running ones, remove the socket."""
+        """End streams, refuse new calls, wait at most `grace` seconds for the running ones, remove the socket.
+
+        Streams come first: they are calls that never end by themselves, and would use up the whole grace.
+        """
+        if self._health is not None:
+            self._health.stop()
         self._server.stop(grace)
 
     def _calls(self) -> dict[str, Call]:

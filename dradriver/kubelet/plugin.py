@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Final
 
 from dradriver.kubelet.dra import WORKERS, DraServer
+from dradriver.kubelet.health import HealthBoard
 from dradriver.kubelet.model import ClaimHandler
 from dradriver.kubelet.paths import SocketPaths
-from dradriver.kubelet.registration import RegistrationServer
+from dradriver.kubelet.registration import HEALTH_VERSIONS, VERSIONS, RegistrationServer
 from dradriver.kubelet.sockets import remove_dead_siblings
 
 _log = logging.getLogger(__name__)
@@ -28,8 +29,9 @@ class Plugin:
     Stop:
 
     1. Remove the registration socket: the kubelet chooses another instance, or counts its 30 s.
-    2. Refuse new calls and wait for the running ones, at most `grace` seconds.
-    3. Remove the DRA socket. Slices stay: they are the kubelet's to remove when we do not come back.
+    2. End the streams of health.
+    3. Refuse new calls and wait for the running ones, at most `grace` seconds.
+    4. Remove the DRA socket. Slices stay: they are the kubelet's to remove when we do not come back.
     """
 
     def __init__(
@@ -39,18 +41,25 @@ class Plugin:
         driver_name: str,
         paths: SocketPaths,
         on_status: Callable[[bool, str], None],
+        board: HealthBoard | None = None,
         workers: int = WORKERS,
     ) -> None:
         """Keep what is needed; see `DraServer` and `RegistrationServer`.
+
+        Without a board there is no health service, and the kubelet is not told of one.
 
         Raises:
             SocketPathTooLongError: a path is longer than 107 bytes.
         """
         self._driver_name = driver_name
         self._paths = paths
-        self._dra = DraServer(handler, paths.dra, workers=workers)
+        self._dra = DraServer(handler, paths.dra, board=board, workers=workers)
         self._registration = RegistrationServer(
-            driver_name=driver_name, endpoint=paths.dra, socket_path=paths.registration, on_status=on_status
+            driver_name=driver_name,
+            endpoint=paths.dra,
+            socket_path=paths.registration,
+            on_status=on_status,
+            versions=(*VERSIONS, *HEALTH_VERSIONS) if board else VERSIONS,
         )
 
     @property

@@ -20,6 +20,10 @@ PLUGIN_TYPE: Final = "DRAPlugin"
 VERSIONS: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 """Best first. Kubernetes 1.34 and newer know both, 1.32 and 1.33 only the second."""
 
+HEALTH_VERSIONS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+"""To be told behind `VERSIONS`. Kubernetes 1.37 opens the first that it knows, and none that it is not told of; older
+ones skip names that they do not know, and ask for v1alpha1 always."""
+
 _WORKERS: Final = 2
 
 
