@@ -4,8 +4,9 @@ Start: the DRA socket is served first, since a restarted plugin is called at onc
 then the Kubernetes client and NVML are loaded side by side; then the pool is computed; then the registration
 socket invites the kubelet, while slices are published.
 
-Stop: registration goes first, so that the kubelet sends nothing more; calls under way are finished; slices stay,
-since the kubelet removes them itself if nobody comes back within 30 s.
+Stop: streams of health end first, since they are calls that nobody else ends; then registration goes, so that the
+kubelet sends nothing more; calls under way are finished; slices stay, since the kubelet removes them itself if nobody
+comes back within 30 s.
 
 After an upgrade of the driver the process stops and starts anew, since it cannot load another NVML library.
 """
@@ -22,7 +23,16 @@ from typing import TYPE_CHECKING, Final
 from dradriver import api
 from dradriver.ending import Ending, last_acts
 from dradriver.flags import Options
-from dradriver.kubelet import ClaimHandler, ClaimReference, Failed, KubeletError, Plugin, Prepared, socket_paths
+from dradriver.kubelet import (
+    ClaimHandler,
+    ClaimReference,
+    Failed,
+    HealthBoard,
+    KubeletError,
+    Plugin,
+    Prepared,
+    socket_paths,
+)
 
 if TYPE_CHECKING:
     from dradriver.runtime import Runtime
@@ -46,6 +56,7 @@ class Daemon:
         self._terminated = False
         self._outdated = False
         self._gate = Gate()
+        self._board = HealthBoard()
         self._runtime: Runtime | None = None
 
     def run(self) -> int:
@@ -66,6 +77,7 @@ class Daemon:
         except KubeletError as error:
             raise DaemonError(str(error)) from error
         finally:
+            self._board.close()
             self._gate.close()
             if self._runtime is not None:
                 self._runtime.hurry()
@@ -94,14 +106,16 @@ class Daemon:
             )
         except KubeletError as error:
             raise DaemonError(str(error)) from error
-        return Plugin(self._gate, driver_name=api.DRIVER_NAME, paths=paths, on_status=self._on_status)
+        return Plugin(
+            self._gate, driver_name=api.DRIVER_NAME, paths=paths, on_status=self._on_status, board=self._board
+        )
 
     def _serve(self, plugin: Plugin) -> None:
         # Everything behind this import takes a while to load; the DRA socket is up by now.
         from dradriver.runtime import Runtime, RuntimeStartError  # noqa: PLC0415
 
         try:
-            self._runtime = Runtime(self._options, on_outdated=self._renew)
+            self._runtime = Runtime(self._options, on_outdated=self._renew, board=self._board)
             self._gate.open(self._runtime.start())
         except RuntimeStartError as error:
             raise DaemonError(str(error)) from error

@@ -22,7 +22,7 @@ from dradriver.cdi.nodes import DeviceTree
 from dradriver.flags import Options
 from dradriver.gpu.policy import GpuRule, OfferPolicy
 from dradriver.kube import RESOURCE_CLAIMS, Client, EventRecorder, KubeconfigError
-from dradriver.kubelet import ClaimReference
+from dradriver.kubelet import ClaimReference, HealthBoard
 from dradriver.listening import Listener
 from dradriver.nodeconfig import NodeConfiguration, Wanted
 from dradriver.numbering import GpuMemory
@@ -64,12 +64,20 @@ class Runtime:
         options: what the process was told.
         on_outdated: called once when only a new process can go on: the driver was replaced by another version, and a
             process keeps the library that it has loaded.
+        board: where the kubelet reads the health of devices.
     """
 
-    def __init__(self, options: Options, *, on_outdated: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        *,
+        on_outdated: Callable[[], None] = lambda: None,
+        board: HealthBoard | None = None,
+    ) -> None:
         logs.configure(log_format=options.log_format, level=options.log_level)
         self._options = options
         self._on_outdated = on_outdated
+        self._board = board
         self._stopping = threading.Event()
         self._readiness = Readiness((REGISTERED, PUBLISHED))
         self._metrics = Metrics(node=options.node_name, driver=api.DRIVER_NAME, version=version("dradriver"))
