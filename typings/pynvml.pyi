@@ -12,6 +12,22 @@ NVML_SUCCESS: Final[int]
 NVML_INIT_FLAG_NO_GPUS: Final[int]
 NVML_GPU_VIRTUALIZATION_MODE_VGPU: Final[int]
 NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED: Final[int]
+NVML_FI_DEV_RETIRED_PENDING: Final[int]
+NVML_FI_DEV_REMAPPED_PENDING: Final[int]
+NVML_FI_DEV_REMAPPED_FAILURE: Final[int]
+NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: Final[int]
+NVML_GPU_RECOVERY_ACTION_GPU_RESET: Final[int]
+NVML_GPU_FABRIC_STATE_NOT_SUPPORTED: Final[int]
+NVML_GPU_FABRIC_STATE_NOT_STARTED: Final[int]
+NVML_GPU_FABRIC_STATE_IN_PROGRESS: Final[int]
+NVML_GPU_FABRIC_STATE_COMPLETED: Final[int]
+NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW: Final[int]
+NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_RECOVERY: Final[int]
+NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY: Final[int]
+NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY: Final[int]
+NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION: Final[int]
+NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_INCORRECT_CONFIGURATION: Final[int]
+NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NONE: Final[int]
 NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1: Final[int]
 NVML_COMPUTE_INSTANCE_PROFILE_7_SLICE_NVL: Final[int]
 NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED: Final[int]
@@ -68,6 +84,17 @@ class c_nvmlFieldValue_t(ctypes.Structure):
     valueType: int
     nvmlReturn: int
     value: c_nvmlValue_t
+
+class c_nvmlEccSramErrorStatus_v1_t(ctypes.Structure):
+    version: int
+    bThresholdExceeded: int
+
+class c_nvmlGpuFabricInfo_v2_t(ctypes.Structure):
+    version: int
+    status: int
+    cliqueId: int
+    state: int
+    healthMask: int
 
 class c_nvmlGpuInstancePlacement_t(ctypes.Structure):
     start: int
@@ -165,6 +192,14 @@ def nvmlDeviceGetVirtualizationMode(handle: c_nvmlDevice_t) -> int: ...
 def nvmlDeviceGetFieldValues(
     handle: c_nvmlDevice_t, fieldIds: Sequence[int | tuple[int, int]]
 ) -> ctypes.Array[c_nvmlFieldValue_t]: ...
+
+# Correctable and uncorrectable remaps, whether one is pending, whether one failed.
+def nvmlDeviceGetRemappedRows(device: c_nvmlDevice_t) -> tuple[int, int, int, int]: ...
+def nvmlDeviceGetRetiredPagesPendingStatus(device: c_nvmlDevice_t) -> int: ...
+
+# Structures are given as `byref` makes them; their constructor writes the version.
+def nvmlDeviceGetSramEccErrorStatus(device: c_nvmlDevice_t, status: _CArgObject) -> int: ...
+def nvmlDeviceGetGpuFabricInfoV(device: c_nvmlDevice_t, gpuFabricInfo: _CArgObject) -> int: ...
 def nvmlDeviceGetComputeRunningProcesses_v3(handle: c_nvmlDevice_t) -> list[nvmlFriendlyObject]: ...
 
 # --- events -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@
     bus         whether GPUs came or went
     cache       handles and unchanging facts of one session
     events      what GPUs tell by themselves
-    facts, names, sysfs, profiles, instances     what is read and changed
+    facts, readings, names, sysfs, profiles, instances     what is read and changed
     access      Nvml, the whole of it for others
     opening     which library it talks to
     machines    GPUs of machines that are known by name only
@@ -42,7 +42,7 @@ from dradriver.nvml.errors import (
     Uninitialized,
     UnknownError,
 )
-from dradriver.nvml.records import Event, EventType, Inventory, Process, UnreadableGpu
+from dradriver.nvml.records import Event, EventType, Inventory, Process, Readings, UnreadableGpu
 from dradriver.nvml.sysfs import pci_facts
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ __all__ = [
     "Nvml",
     "NvmlError",
     "Process",
+    "Readings",
     "ResetRequired",
     "SimulationUnusable",
     "TimedOut",

@@ -25,7 +25,8 @@ from dradriver.nvml.errors import (
 from dradriver.nvml.events import Events
 from dradriver.nvml.facts import read_mig_mode, read_minor
 from dradriver.nvml.names import bus_order
-from dradriver.nvml.records import EventType, Inventory, Process, UnreadableGpu
+from dradriver.nvml.readings import read_readings
+from dradriver.nvml.records import EventType, Inventory, Process, Readings, UnreadableGpu
 from dradriver.nvml.session import Session
 
 T = TypeVar("T")
@@ -55,6 +56,7 @@ class Nvml:
         self._sys_root = sys_root
         self._clock = clock
         self._unreadable: tuple[UnreadableGpu, ...] = ()
+        self._returns: dict[str, int] = {}
         # Looked at first: a GPU that comes meanwhile is a change then.
         self._bus = Bus(sys_root)
         self._session = Session(clock)
@@ -117,6 +119,24 @@ class Nvml:
     def processes(self, gpu_uuid: str) -> tuple[Process, ...]:
         """List the processes that compute on the GPU or on its partitions."""
         return self._on(gpu_uuid, lambda _, device: _processes(device))
+
+    def readings(self, gpu_uuid: str) -> Readings:
+        """Read how the GPU says that it is; what it does not tell is None.
+
+        Raises:
+            GpuLost: it does not answer; its memory is asked, which reaches the hardware.
+            TimedOut: a call about it hangs in the driver.
+            NvmlError: it cannot be opened, or NVML as a whole does not answer.
+        """
+        return self._on(gpu_uuid, lambda _, device: read_readings(device, self._session.note))
+
+    def returns(self, gpu_uuid: str) -> int:
+        """Tell how often the GPU came back: its handle had died, and it could be read again afterwards.
+
+        Handles die where the GPU is reset, lost or taken away, or the driver is loaded anew. A session that was made
+        anew for another reason does not count. Counted by `inventory` and `readings`.
+        """
+        return self._returns.get(gpu_uuid, 0)
 
     def watch_events(self, types: EventType) -> Events:
         """Watch all GPUs of the node for events of these types, from now on; see `Events`."""

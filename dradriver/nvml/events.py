@@ -86,6 +86,7 @@ class Events:
         self._closed = threading.Event()
         self._watch: _Watch | None = None
         self._gaps = 0
+        self._last_wait = clock()
         self._failed = False
         self._broken = False
         self._again = -math.inf
@@ -109,6 +110,15 @@ class Events:
     def gaps(self) -> int:
         """How often events may have gone unheard: counts event sets, the first one too, and GPUs that joined later."""
         return self._gaps
+
+    @property
+    def last_wait(self) -> float:
+        """When a wait, or a slice of one, last came back, well or not; in seconds of the clock.
+
+        Before the first it is when this was made. A reader who waits again and again and finds it older than some
+        seconds has a thread that ended, or hangs in the driver.
+        """
+        return self._last_wait
 
     @property
     def closed(self) -> bool:
@@ -147,6 +157,7 @@ class Events:
             with self._turn:
                 return self._paced(min(deadline, self._clock() + SLICE))
         finally:
+            self._last_wait = self._clock()
             if self._closed.is_set():
                 self._free_if_idle()
 
