@@ -140,6 +140,7 @@ def _add_faults(verbs: _Verbs) -> None:
     latency = verbs.add("latency", commands.latency, "let an NVML call take time; 0 takes it back")
     latency.add_argument("call", metavar="CALL", help="its C or Python name")
     latency.add_argument("milliseconds", metavar="MS", type=_milliseconds)
+    _gpu(latency, None)
 
 
 def _add_mig(verbs: _Verbs) -> None:

@@ -15,6 +15,7 @@ from dradriver.simulation.state import (
     Fault,
     Gpu,
     GpuInstance,
+    Latency,
     Process,
     RemappedRows,
     State,
@@ -281,10 +282,11 @@ def clear_faults(state: State, call: str | None = None) -> State:
     return replace(state, faults=tuple(one for one in state.faults if call not in {None, one.call}))
 
 
-def set_latency(state: State, call: str, milliseconds: float) -> State:
-    """Let an NVML function take that long; 0 takes it back."""
-    others = tuple(one for one in state.latencies if one[0] != call)
-    return replace(state, latencies=(*others, (call, milliseconds)) if milliseconds else others)
+def set_latency(state: State, call: str, milliseconds: float, gpu: int | None = None) -> State:
+    """Let an NVML function take that long, on one GPU or (None) on any; 0 takes it back."""
+    others = tuple(one for one in state.latencies if one.call != call or gpu not in {None, one.gpu})
+    told = (Latency(call, milliseconds, gpu),) if milliseconds else ()
+    return replace(state, latencies=(*others, *told))
 
 
 def find_profile(gpu: Gpu, text: str) -> Profile:

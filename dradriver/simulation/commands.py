@@ -243,9 +243,11 @@ def fail(store: Store, arguments: Namespace) -> str:
 
 def latency(store: Store, arguments: Namespace) -> str:
     """Let an NVML call take time."""
-    call = call_name(arguments.call)
-    store.update(lambda state: (admin.set_latency(state, call, arguments.milliseconds), None))
-    return f"{call} takes {arguments.milliseconds:g} ms"
+    call, gpu = call_name(arguments.call), arguments.gpu
+    if gpu is not None:
+        slot(store.read(), gpu)
+    store.update(lambda state: (admin.set_latency(state, call, arguments.milliseconds, gpu), None))
+    return f"{call} takes {arguments.milliseconds:g} ms" + ("" if gpu is None else f" on GPU {gpu}")
 
 
 # --- MIG and processes --------------------------------------------------------------------------------

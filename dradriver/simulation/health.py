@@ -6,7 +6,7 @@ from typing import Any
 from dradriver.simulation import hardware, memory
 from dradriver.simulation.codes import Refused, Return, require
 from dradriver.simulation.models import Architecture
-from dradriver.simulation.session import Call, EventSet, Kind, Table, make_handle
+from dradriver.simulation.session import Call, EventSet, Kind, Session, Table, make_handle
 from dradriver.simulation.state import NOT_ATTRIBUTED, Event, Gpu, Process, RemappedRows
 
 TABLE = Table()
@@ -18,9 +18,6 @@ _SRAM_V1 = 0x01000068
 _REPAIR_V1 = 0x0100000C
 _UNSIGNED_INT = 1
 _SPARE_ROWS = 640
-
-POLL_SECONDS = 0.05
-"""How often a waiting listener looks for events; one stat(2) each time."""
 
 SUPPORTED_EVENTS = 0xFF9F
 """Every event type but those of no meaning on servers (reserved bits)."""
@@ -111,19 +108,20 @@ def _event_set(call: Call, handle: Any) -> EventSet:
 def _wait(call: Call, handle: Any, data: Any, timeout: Any) -> None:
     session, events = call.session, _event_set(call, handle)
     deadline = session.clock() + memory.integer(timeout) / 1000
-    while True:
-        state = session.live_state()
-        known = session.slots(state)
-        event = events.take(tuple(one for one in state.events if one.gpu in known))
-        if event:
-            _put_event(memory.structure(data), event)
-            return
-        # What is queued comes first; then the loss of a watched GPU is told again by every wait.
-        gone = any(slot not in known or state.gpus[slot].lost for slot in events.watched)
-        require(not gone, Return.GPU_IS_LOST)
-        left = deadline - session.clock()
-        require(left > 0, Return.TIMEOUT)
-        session.sleep(min(left, POLL_SECONDS))
+    event = session.look_until(deadline, lambda: _next_event(session, events))
+    if event is None:
+        raise Refused(Return.TIMEOUT)
+    _put_event(memory.structure(data), event)
+
+
+def _next_event(session: Session, events: EventSet) -> Event | None:
+    state = session.live_state()
+    known = session.slots(state)
+    event = events.take(tuple(one for one in state.events if one.gpu in known))
+    # What is queued comes first; then the loss of a watched GPU is told again by every wait.
+    gone = any(slot not in known or state.gpus[slot].lost for slot in events.watched)
+    require(event or not gone, Return.GPU_IS_LOST)
+    return event
 
 
 def _put_event(target: Any, event: Event) -> None:

@@ -20,6 +20,7 @@ from dradriver.simulation.errors import SimulationError
 from dradriver.simulation.hardware import compute_instance, gpu_instance
 from dradriver.simulation.state import ComputeInstance, Event, Fault, Gpu, GpuInstance, State
 from dradriver.simulation.store import Store
+from dradriver.simulation.watches import Watches
 
 T = TypeVar("T")
 Implementation = Callable[..., None]
@@ -149,13 +150,19 @@ class Session:
         self,
         folder: Path,
         *,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look at the node in `folder`; the driver version it has now is the one this library belongs to."""
+        """Look at the node in `folder`; the driver version it has now is the one this library belongs to.
+
+        Args:
+            folder: of the node.
+            sleep: waits so many seconds between looks at the node; None = it is told of changes.
+            clock: monotonic seconds.
+        """
         self.store = Store(folder)
-        self.sleep = sleep
         self.clock = clock
+        self._watches = Watches(folder / "state", sleep)
         self.event_sets: dict[int, EventSet] = {}
         self.version = self.store.read().driver
         self.users = 0
@@ -184,6 +191,7 @@ class Session:
         self.users -= 1
         if self.users == 0:
             self.event_sets.clear()
+            self._watches.close()
 
     def live_state(self) -> State:
         """The node as it is now.
@@ -214,6 +222,17 @@ class Session:
         self.event_sets[handle] = events
         return handle
 
+    def look_until(self, deadline: float, look: Callable[[], T | None]) -> T | None:
+        """Look now, at each change of the node and at the deadline (of the clock) until there is something to see."""
+        with self._watches.watch() as watch:
+            while True:
+                watch.arm()
+                found = look()
+                left = deadline - self.clock()
+                if found is not None or left <= 0:
+                    return found
+                watch.wait(left)
+
     # --- calls ---
 
     def run(self, name: str, function: Function, arguments: tuple[Any, ...]) -> int:
@@ -237,7 +256,7 @@ class Session:
         alone = function.serial and 0 <= index < len(state.gpus)
         guard: AbstractContextManager[None] = self.store.gpu_lock(index) if alone else nullcontext()
         with guard:
-            self._wait(state, name)
+            self._linger(name, index)
             fault = self._fault(name, index)
             require(fault is None or fault.late, Return(fault.code) if fault else Return.SUCCESS)
             self._perform(function, look(), arguments)
@@ -261,10 +280,18 @@ class Session:
             return slots[number] if 0 <= number < len(slots) else -1
         return _decode(arguments[0])[1] if function.takes else -1
 
-    def _wait(self, state: State, name: str) -> None:
-        milliseconds = dict(state.latencies).get(name, 0)
-        if milliseconds:
-            self.sleep(milliseconds / 1000)
+    def _linger(self, name: str, index: int) -> None:
+        """Take as long as told; where that is changed meanwhile, as long as told then, counted from the beginning."""
+        begun = self.clock()
+        if not self.store.read().latency(name, index):
+            return
+        with self._watches.watch() as watch:
+            while True:
+                watch.arm()
+                left = begun + self.store.read().latency(name, index) - self.clock()
+                if left <= 0:
+                    return
+                watch.wait(left)
 
     def _fault(self, name: str, index: int) -> Fault | None:
         if any(_matches(fault, name, index) for fault in self.store.read().faults):

@@ -17,14 +17,18 @@ def describe(state: State) -> dict[str, Any]:
         "boot_id": state.boot_id,
         "driver_loads": state.driver_loads,
         "generation": state.generation,
-        "gpus": [_gpu(index, gpu) for index, gpu in enumerate(state.gpus)],
+        "gpus": [_gpu(index, gpu, _latencies(state, index)) for index, gpu in enumerate(state.gpus)],
         "faults": [_fault(fault) for fault in state.faults],
-        "latencies_ms": dict(state.latencies),
+        "latencies_ms": _latencies(state, None),
         "events": state.next_event - 1,
     }
 
 
-def _gpu(index: int, gpu: Gpu) -> dict[str, Any]:
+def _latencies(state: State, gpu: int | None) -> dict[str, float]:
+    return {one.call: one.milliseconds for one in state.latencies if one.gpu == gpu}
+
+
+def _gpu(index: int, gpu: Gpu, latencies: dict[str, float]) -> dict[str, Any]:
     return {
         "index": index,
         "plugged": gpu.plugged,
@@ -40,6 +44,7 @@ def _gpu(index: int, gpu: Gpu) -> dict[str, Any]:
         "lost": gpu.lost,
         "recovery": next(name for name, value in hardware.RECOVERY.items() if value == gpu.recovery),
         "remapped_rows": {name: getattr(gpu.rows, name) for name in gpu.rows.__slots__},
+        "latencies_ms": latencies,
     }
 
 

@@ -199,6 +199,20 @@ class Fault:
     late: bool = False
 
 
+class Latency(NamedTuple):
+    """An NVML function told to take time; a tuple without the last one in states that were written before there was it.
+
+    Attributes:
+        call: C name of the function.
+        milliseconds: how long.
+        gpu: only calls that concern the GPU in this slot; None = any.
+    """
+
+    call: str
+    milliseconds: float
+    gpu: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Majors:
     """Character device numbers, chosen at creation so that none is a real device's."""
@@ -219,7 +233,7 @@ class State:
         next_serial: for the next instance.
         events: the latest ones, oldest first.
         next_event: number of the next one.
-        latencies: (C name of a function, milliseconds).
+        latencies: what is told of one GPU counts before what is told of any.
     """
 
     boot_id: str
@@ -232,12 +246,17 @@ class State:
     events: tuple[Event, ...] = ()
     next_event: int = 1
     faults: tuple[Fault, ...] = ()
-    latencies: tuple[tuple[str, float], ...] = ()
+    latencies: tuple[Latency, ...] = ()
     format: int = FORMAT
 
     def with_gpu(self, index: int, gpu: Gpu) -> "State":
         """Replace one GPU."""
         return replace(self, gpus=(*self.gpus[:index], gpu, *self.gpus[index + 1 :]))
+
+    def latency(self, call: str, gpu: int) -> float:
+        """Tell how many seconds a call takes that concerns the GPU in this slot, or none (-1)."""
+        told = {one.gpu: one.milliseconds for one in self.latencies if one.call == call}
+        return told.get(gpu, told.get(None, 0)) / 1000
 
 
 # --- JSON ---------------------------------------------------------------------------------------
@@ -283,7 +302,7 @@ def _state(fields: dict[str, Any], gpus: tuple[Gpu, ...]) -> State:
     fields["majors"] = Majors(**fields["majors"])
     fields["events"] = tuple(Event(*event) for event in fields["events"])
     fields["faults"] = tuple(Fault(**fault) for fault in fields["faults"])
-    fields["latencies"] = tuple((call, milliseconds) for call, milliseconds in fields["latencies"])
+    fields["latencies"] = tuple(Latency(*latency) for latency in fields["latencies"])
     return State(gpus=gpus, **fields)
 
 

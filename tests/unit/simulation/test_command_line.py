@@ -63,6 +63,7 @@ def test_create_and_show(run, shown, folder):
         "lost": False,
         "recovery": "none",
         "remapped_rows": {"correctable": 0, "uncorrectable": 0, "pending": False, "failure": False},
+        "latencies_ms": {},
     }
     assert (node["faults"], node["latencies_ms"], node["events"]) == ([], {}, 0)
     assert node["boot_id"] == Store(folder).read().boot_id
@@ -201,6 +202,16 @@ def test_latency(run, gpu, shown):
     assert shown()["latencies_ms"] == {}
 
 
+def test_latency_of_one_gpu(run, shown):
+    run("create", "2xh100-80gb")
+    told = run("latency", "nvmlDeviceGetMigMode", 300_000, "--gpu", 1)
+    assert told == "nvmlDeviceGetMigMode takes 300000 ms on GPU 1"
+    assert shown()["latencies_ms"] == {}
+    assert [gpu["latencies_ms"] for gpu in shown()["gpus"]] == [{}, {"nvmlDeviceGetMigMode": 300_000}]
+    run("latency", "nvmlDeviceGetMigMode", 0, "--gpu", 1)
+    assert shown()["gpus"][1]["latencies_ms"] == {}
+
+
 # --- MIG and processes --------------------------------------------------------------------------------
 
 
@@ -294,6 +305,7 @@ def test_process(run, gpu):
         (["latency", "nvmlDance", "1"], "no NVML call 'nvmlDance' here; there are nvmlInitWithFlags"),
         (["latency", "nvmlDeviceGetUUID", "nan"], "milliseconds from 0 to"),
         (["latency", "nvmlDeviceGetUUID", "-1"], "milliseconds"),
+        (["latency", "nvmlDeviceGetUUID", "1", "--gpu", "1"], "no GPU 1"),
         (["latency", "nvmlDeviceGetUUID", "long"], "milliseconds from 0 to"),
         (["instance"], "required: VERB"),
         (["instance", "create", "1g.10gb", "--gpu", "2"], "no GPU 2"),

@@ -1,6 +1,7 @@
 """Calls told to fail or to take time; and what a driver reload does to who uses NVML."""
 
 import threading
+from ctypes import c_uint, create_string_buffer
 
 import pynvml
 import pytest
@@ -9,7 +10,7 @@ from dradriver.simulation import administration
 from dradriver.simulation.codes import Refused, Return
 from dradriver.simulation.nvml_api import FUNCTIONS
 from dradriver.simulation.session import Session
-from dradriver.simulation.state import Fault, Process
+from dradriver.simulation.state import Fault, Latency, Process
 
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
@@ -123,25 +124,99 @@ def run(session, name, *arguments):
     return session.run(name, FUNCTIONS[name], arguments)
 
 
+class Clock:
+    """Time that passes only by sleeping; `slept` tells how long, and what happens then can be set."""
+
+    def __init__(self, then=lambda: None):
+        self.now = 0.0
+        self.slept = []
+        self._then = then
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.now += seconds
+        self._then()
+
+    def session(self, folder):
+        session = Session(folder, sleep=self.sleep, clock=lambda: self.now)
+        session.start()
+        return session
+
+
+def name_of(session, handle):
+    return run(session, "nvmlDeviceGetName", handle, create_string_buffer(96), c_uint(96))
+
+
 def test_a_slow_call_sleeps_before_it_acts(node):
-    slept = []
-    session = Session(node.folder, sleep=lambda seconds: slept.append((seconds, len(node.gpu().instances))))
-    session.start()
+    made_meanwhile = []
+    clock = Clock(then=lambda: made_meanwhile.extend(node.gpu().instances))
+    session = clock.session(node.folder)
     node.do(administration.set_latency, CREATE, 250)
     place = pynvml.c_nvmlGpuInstancePlacement_t(0, 1)
     made = pynvml.c_nvmlGpuInstance_t()
     pointers = pynvml.byref(place), pynvml.byref(made)
     assert run(session, CREATE, node.handle(), 19, *pointers) == 0
-    assert slept == [(0.25, 0)]
+    assert sum(clock.slept) == pytest.approx(0.25)
+    assert made_meanwhile == []
     assert len(node.gpu().instances) == 1
 
 
 def test_latency_is_taken_back(node):
     node.do(administration.set_latency, CREATE, 250)
     node.do(administration.set_latency, CREATE, 100)
-    assert node.state.latencies == ((CREATE, 100),)
+    assert node.state.latencies == (Latency(CREATE, 100),)
     node.do(administration.set_latency, CREATE, 0)
     assert node.state.latencies == ()
+
+
+def test_a_slow_gpu_holds_up_its_own_calls_only(make_node):
+    node = make_node("2xh100-80gb")
+    clock = Clock()
+    session = clock.session(node.folder)
+    node.do(administration.set_latency, "nvmlDeviceGetName", 300, 1)
+    assert name_of(session, node.handle(0)) == 0
+    assert clock.slept == []
+    assert name_of(session, node.handle(1)) == 0
+    assert sum(clock.slept) == pytest.approx(0.3)
+
+
+def test_what_is_told_of_one_gpu_counts_before_what_is_told_of_any(make_node):
+    node = make_node("2xh100-80gb")
+    node.do(administration.set_latency, CREATE, 10)
+    node.do(administration.set_latency, CREATE, 2000, 1)
+    assert [node.state.latency(CREATE, gpu) for gpu in (-1, 0, 1)] == [0.01, 0.01, 2.0]
+    node.do(administration.set_latency, CREATE, 0, 1)
+    assert [node.state.latency(CREATE, gpu) for gpu in (0, 1)] == [0.01, 0.01]
+    node.do(administration.set_latency, CREATE, 2000, 1)
+    node.do(administration.set_latency, CREATE, 0)
+    assert node.state.latencies == ()
+
+
+@pytest.mark.parametrize(("shorter", "expected"), [(0, 0.1), (100, 0.1), (350, 0.35), (900, 0.9)])
+def test_a_call_under_way_heeds_that_its_time_was_changed(node, shorter, expected):
+    clock = Clock(then=lambda: shorten() if len(clock.slept) == 2 else None)
+
+    def shorten():
+        node.do(administration.set_latency, "nvmlDeviceGetName", shorter, 0)
+
+    session = clock.session(node.folder)
+    node.do(administration.set_latency, "nvmlDeviceGetName", 600_000, 0)
+    assert name_of(session, node.handle()) == 0
+    assert clock.now == pytest.approx(expected)
+
+
+def test_a_call_that_hangs_comes_back_when_the_latency_is_taken_away(make_node):
+    node = make_node("2xh100-80gb")
+    node.do(administration.set_latency, "nvmlDeviceGetName", 600_000, 1)
+    names = []
+    hangs = node.handle(1)
+    thread = threading.Thread(target=lambda: names.append(pynvml.nvmlDeviceGetName(hangs)))
+    thread.start()
+    assert pynvml.nvmlDeviceGetName(node.handle(0)) == "NVIDIA H100 80GB HBM3"
+    assert names == []
+    node.do(administration.set_latency, "nvmlDeviceGetName", 0, 1)
+    thread.join(60)
+    assert names == ["NVIDIA H100 80GB HBM3"]
 
 
 def test_a_slow_change_of_one_gpu_holds_up_its_own_only(make_node):

@@ -16,7 +16,7 @@ from dradriver import simulation
 from dradriver.simulation import administration, description, hardware, hostroot, store
 from dradriver.simulation.errors import FolderForeign, StateDamaged, StateExists, StateMissing
 from dradriver.simulation.models import MODELS
-from dradriver.simulation.state import Fault, Process, RemappedRows, Rename, decode, encode
+from dradriver.simulation.state import Fault, Latency, Process, RemappedRows, Rename, decode, encode
 from dradriver.simulation.store import Store
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -215,7 +215,7 @@ faults = st.builds(
     renames=st.lists(renames).map(tuple),
     rows=rows,
     faults=st.lists(faults).map(tuple),
-    latencies=st.lists(st.tuples(st.text(), st.floats(0, 1e6))).map(tuple),
+    latencies=st.lists(st.builds(Latency, st.text(), st.floats(0, 1e6), st.none() | numbers)).map(tuple),
     xids=st.lists(numbers.filter(bool), max_size=5),
 )
 def test_json_keeps_everything(model, processes, renames, rows, faults, latencies, xids):
@@ -227,6 +227,13 @@ def test_json_keeps_everything(model, processes, renames, rows, faults, latencie
     for xid in xids:
         state = administration.raise_xid(state, 0, number=xid)
     assert decode(encode(state)) == state
+
+
+def test_a_state_from_before_latencies_of_one_gpu_is_read():
+    state = replace(build(), latencies=(Latency("nvmlDeviceGetName", 5.0),))
+    older = encode(state).replace(b'["nvmlDeviceGetName",5.0,null]', b'["nvmlDeviceGetName",5.0]')
+    assert older != encode(state)
+    assert decode(older) == state
 
 
 # --- several at once ------------------------------------------------------------------------------
