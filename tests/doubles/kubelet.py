@@ -1,7 +1,7 @@
 """A kubelet over real sockets: registration, calls, restarts. It holds plugins to the kubelet's rules.
 
 It finds plugins in a registry folder, asks and tells them as the kubelet does, chooses the version, and
-calls the endpoint they name. Containers, pods and the API server are not its business.
+calls the endpoint they name. It can listen to their health. Containers, pods and the API server are not its business.
 """
 
 import functools
@@ -9,18 +9,20 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from dradriver.kubelet import ClaimReference
 from dradriver.kubelet._grpc import grpc
-from dradriver.proto import dra_v1_pb2, registration_v1_pb2
+from dradriver.proto import dra_health_v1_pb2, dra_v1_pb2, registration_v1_pb2
 
 CALL_SECONDS: Final = 45.0
 INFO_SECONDS: Final = 10.0  # The kubelet's 1 s is too short for a busy test machine.
 V1: Final = "v1.DRAPlugin"
 V1BETA1: Final = "v1beta1.DRAPlugin"
+HEALTH_V1: Final = "v1.DRAResourceHealth"
+HEALTH_V1ALPHA1: Final = "v1alpha1.DRAResourceHealth"
 _REGISTRATION: Final = "/pluginregistration.Registration/"
 _PACKAGES: Final = {V1: "k8s.io.kubelet.pkg.apis.dra.v1", V1BETA1: "k8s.io.kubelet.pkg.apis.dra.v1beta1"}
 
@@ -34,6 +36,7 @@ class Registered:
     driver: str
     endpoint: Path
     version: str
+    health_version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +54,14 @@ class Remembered:
 
 @dataclass(kw_only=True)
 class Kubelet:
-    """A kubelet that knows `versions` and watches `registry`.
+    """A kubelet that knows `versions` and `health_versions`, best first, and watches `registry`.
 
     `scan` is one look into the registry; `start` looks every `interval` seconds until `stop`.
     """
 
     registry: Path
     versions: tuple[str, ...] = (V1, V1BETA1)
+    health_versions: tuple[str, ...] = (HEALTH_V1, HEALTH_V1ALPHA1)
     interval: float = 0.05
     plugins: dict[Path, Registered] = field(default_factory=dict)
     refused: dict[Path, str] = field(default_factory=dict)
@@ -192,7 +196,8 @@ class Kubelet:
         endpoint = Path(info.endpoint)
         if any((old.driver, old.endpoint) == (info.name, endpoint) for old in self.plugins.values()):
             return f"{info.name} is already registered with {endpoint}", None
-        return "", Registered(driver=info.name, endpoint=endpoint, version=version)
+        health = next((known for known in self.health_versions if known in info.supported_versions), "")
+        return "", Registered(driver=info.name, endpoint=endpoint, version=version, health_version=health)
 
     def _forget(self, path: Path) -> None:
         with self._changed:
@@ -225,6 +230,63 @@ def call(
         return invoke(body, timeout=timeout, wait_for_ready=False)
 
 
+class HealthStream:
+    """One stream of health, read in the background with genuine messages of the version until it ends."""
+
+    def __init__(self, endpoint: Path, version: str = HEALTH_V1) -> None:
+        messages = health_messages(version)
+        package = version.partition(".")[0]
+        self.lists: list[Any] = []
+        self.code: Any = None
+        self._changed = threading.Condition()
+        self._channel = _channel(endpoint)
+        watch = self._channel.unary_stream(
+            f"/{version}/NodeWatchResources",
+            request_serializer=lambda request: request.SerializeToString(),
+            response_deserializer=messages[f"{package}.NodeWatchResourcesResponse"].FromString,
+        )
+        self.call = watch(messages[f"{package}.NodeWatchResourcesRequest"]())
+        self._thread = threading.Thread(target=self._read, name="health-stream", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.call.cancel()
+        self._thread.join(60)
+        self._channel.close()
+
+    @property
+    def newest(self) -> dict[str, Any]:
+        """The devices of the newest list, by name."""
+        return {device.device.device_name: device for device in self.lists[-1]} if self.lists else {}
+
+    def wait_for(self, condition: Callable[["HealthStream"], object], limit: float = 60.0) -> None:
+        """Wait until something about what was read holds."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: condition(self), limit):
+                raise TimeoutError(f"{len(self.lists)} lists, ended with {self.code}")
+
+    def wait_for_end(self) -> Any:
+        """Return the status code that the stream has ended with."""
+        self.wait_for(lambda stream: stream.code is not None)
+        return self.code
+
+    def _read(self) -> None:
+        try:
+            for message in self.call:
+                self._note(lambda message=message: self.lists.append(list(message.devices)))
+        except grpc.RpcError:
+            pass
+        self._note(lambda: setattr(self, "code", self.call.code()))
+
+    def _note(self, change: Callable[[], object]) -> None:
+        with self._changed:
+            change()
+            self._changed.notify_all()
+
+
 @functools.cache
 def dra_v1_messages() -> dict[str, Any]:
     types = [getattr(dra_v1_pb2, name) for name in dra_v1_pb2.DESCRIPTOR.message_types_by_name]
@@ -234,12 +296,32 @@ def dra_v1_messages() -> dict[str, Any]:
 @functools.cache
 def dra_v1beta1_messages() -> dict[str, Any]:
     """v1beta1 as it was: v1 under its own package, without share_id."""
-    source = descriptor_pb2.FileDescriptorProto()
-    dra_v1_pb2.DESCRIPTOR.CopyToProto(source)
-    source.name = "kubelet-double/dra_v1beta1.proto"
-    _rename(source, source.package, _PACKAGES[V1BETA1])
+    source = _copied(dra_v1_pb2.DESCRIPTOR, "dra_v1beta1", _PACKAGES[V1BETA1])
     device = next(message for message in source.message_type if message.name == "Device")
     del device.field[4], device.oneof_decl[:]
+    return _classes(source)
+
+
+@functools.cache
+def health_messages(version: str) -> dict[str, Any]:
+    """The health service's messages; v1alpha1 as it was in 1.34, without time-out and message."""
+    if version == HEALTH_V1:
+        return _classes(_copied(dra_health_v1_pb2.DESCRIPTOR, "dra_health_v1", "v1"))
+    source = _copied(dra_health_v1_pb2.DESCRIPTOR, "dra_health_v1alpha1", "v1alpha1")
+    device = next(message for message in source.message_type if message.name == "DeviceHealth")
+    del device.field[3:]
+    return _classes(source)
+
+
+def _copied(descriptor: Any, name: str, package: str) -> descriptor_pb2.FileDescriptorProto:
+    source = descriptor_pb2.FileDescriptorProto()
+    descriptor.CopyToProto(source)
+    source.name = f"kubelet-double/{name}.proto"
+    _rename(source, source.package, package)
+    return source
+
+
+def _classes(source: descriptor_pb2.FileDescriptorProto) -> dict[str, Any]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(source)
     return message_factory.GetMessageClassesForFiles([source.name], pool)
