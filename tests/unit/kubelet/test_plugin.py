@@ -9,11 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from doubles.kubelet import V1, V1BETA1, Kubelet, KubeletDoubleError, call
+from doubles.kubelet import HEALTH_V1, V1, V1BETA1, HealthStream, Kubelet, KubeletDoubleError, call
 
 from dradriver.kubelet import (
     ClaimReference,
+    DeviceHealth,
     Failed,
+    Health,
+    HealthBoard,
     Plugin,
     Prepared,
     PreparedDevice,
@@ -103,6 +106,48 @@ def test_a_claim_comes_and_goes(plugin, paths, handler, versions):
     kubelet.unprepare(DRIVER, [CLAIM])
     assert handler.prepared == set()
     assert kubelet.prepared == {}
+
+
+def test_health_is_offered_where_there_is_a_board_and_only_there(make, paths):
+    board = HealthBoard()
+    board.post([DeviceHealth(pool="node-a", device="gpu-0", health=Health.UNHEALTHY, message="Xid 79", since=1)])
+    for given, version in ((board, HEALTH_V1), (None, "")):
+        plugin = make(board=given)
+        plugin.serve()
+        plugin.register()
+        kubelet = Kubelet(registry=paths.registration.parent)
+        kubelet.scan()
+        found = kubelet.plugin(DRIVER)
+        assert found.health_version == version
+        with HealthStream(found.endpoint) as stream:
+            stream.wait_for(lambda stream: stream.lists or stream.code)
+            assert bool(stream.lists) is bool(version)
+            plugin.stop(120)
+            stream.wait_for_end()
+
+
+def test_a_running_call_is_finished_after_the_streams_have_ended(make, kubelet, handler):
+    board = HealthBoard()
+    plugin = make(board=board)
+    plugin.serve()
+    plugin.register()
+    kubelet.scan()
+    handler.gate = threading.Event()
+    results = []
+    caller = threading.Thread(target=lambda: results.append(kubelet.prepare(DRIVER, [CLAIM])))
+    with HealthStream(kubelet.plugin(DRIVER).endpoint) as stream:
+        caller.start()
+        assert handler.entered.wait(60)
+        stopper = threading.Thread(target=plugin.stop, args=(120,))
+        stopper.start()
+        assert stream.wait_for_end() in {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+        assert stopper.is_alive()
+        assert results == []
+        handler.gate.set()
+        stopper.join(60)
+        caller.join(60)
+    assert not stopper.is_alive()
+    assert results[0]["1234"].devices
 
 
 def test_a_failed_claim_is_told_to_the_pod(plugin, kubelet):

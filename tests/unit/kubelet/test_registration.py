@@ -1,9 +1,10 @@
 from pathlib import Path
 
 import pytest
-from doubles.kubelet import V1, V1BETA1, Kubelet
+from doubles.kubelet import HEALTH_V1, HEALTH_V1ALPHA1, V1, V1BETA1, Kubelet
 
 from dradriver.kubelet import RegistrationServer, RegistryMissingError
+from dradriver.kubelet.registration import HEALTH_VERSIONS, VERSIONS
 
 DRIVER = "gpu.nvidia.com"
 
@@ -48,6 +49,24 @@ def test_an_older_kubelet_chooses_the_older_version(start, paths):
     kubelet = Kubelet(registry=paths.registration.parent, versions=(V1BETA1,))
     kubelet.scan()
     assert kubelet.plugin(DRIVER).version == V1BETA1
+
+
+@pytest.mark.parametrize("version", [V1, V1BETA1])
+def test_names_of_services_that_a_kubelet_does_not_know_are_skipped(start, paths, verdicts, version):
+    start(versions=(*VERSIONS, *HEALTH_VERSIONS))
+    kubelet = Kubelet(registry=paths.registration.parent, versions=(version,), health_versions=())
+    kubelet.scan()
+    plugin = kubelet.plugin(DRIVER)
+    assert (plugin.version, plugin.health_version) == (version, "")
+    assert verdicts == [(True, "")]
+
+
+@pytest.mark.parametrize("known", [(HEALTH_V1, HEALTH_V1ALPHA1), (HEALTH_V1ALPHA1,)])
+def test_the_kubelet_learns_of_the_health_service_when_it_is_told(start, paths, known):
+    start(versions=(*VERSIONS, *HEALTH_VERSIONS))
+    kubelet = Kubelet(registry=paths.registration.parent, health_versions=known)
+    kubelet.scan()
+    assert kubelet.plugin(DRIVER).health_version == known[0]
 
 
 def test_a_refusal_is_passed_on_with_its_reason(start, paths, verdicts, caplog):
