@@ -2,19 +2,19 @@
 
 Strict: what is not known is an error, since a typing mistake must not silently change what a cluster offers. Mistakes
 are told with their path, with what stands there and with what may stand there, all at once. A mistake inside one
-configuration leaves the others usable.
+configuration leaves the others usable, and one inside a health policy those that do not name it.
 """
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 from pydantic.alias_generators import to_camel
 
 from dradriver.api import DRADRIVER_DOMAIN, PROFILE_NAME
-from dradriver.api.problems import Problem, Step, show_value
+from dradriver.api.problems import Problem, Step, show_path, show_value
 
 API_VERSION: Final = f"{DRADRIVER_DOMAIN}/v1alpha1"
 KIND: Final = "NodeConfigs"
@@ -22,6 +22,11 @@ DEFAULT_NAME: Final = "default"
 """The configuration of nodes that no label gives another one."""
 
 MOST_CONFIGS: Final = 256
+MOST_POLICIES: Final = 256
+MOST_XIDS: Final = 1024
+"""Of one health policy."""
+LONGEST_EXPIRY: Final = 7 * 24 * 3600
+"""Seconds."""
 MOST_RULES: Final = 64
 MOST_ENTRIES: Final = 256
 """Of one list in a rule."""
@@ -34,6 +39,9 @@ _POLICY_NAME: Final = re.compile(r"(?=.{1,63}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _UUID: Final = re.compile(r"gpu-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BUS_ID: Final = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 _DEVICE_ID: Final = re.compile(r"0x[0-9a-f]{8}")
+_XID: Final = re.compile(r"[1-9][0-9]{0,2}")
+_MOST_NAMED: Final = 10
+"""Names that a mistake lists; an Event has little room."""
 
 # --- the document ---------------------------------------------------------------------------------
 
@@ -78,8 +86,29 @@ def _profile(text: str) -> str:
 
 def _policy_name(text: str) -> str:
     if not _POLICY_NAME.fullmatch(text):
-        raise ValueError("must be a name: at most 63 small letters, digits and dashes, no dash at either end")
+        raise ValueError(f"must be a name: {_NAME_RULE}")
     return text
+
+
+def _xid(key: object) -> int:
+    """Take a key for a number: keys of JSON and of our YAML are texts, those of other data may be numbers."""
+    text = str(key) if isinstance(key, int) and not isinstance(key, bool) else key
+    if not isinstance(text, str) or not _XID.fullmatch(text):
+        raise ValueError("is not the number of an Xid: a whole number from 1 to 999")
+    return int(text)
+
+
+def _not_too_many(xids: object) -> object:
+    # pydantic would first tell what is wrong with each of them.
+    if isinstance(xids, dict) and len(xids) > MOST_XIDS:
+        raise ValueError(f"must have at most {MOST_XIDS} entries")
+    return xids
+
+
+def _expiry(seconds: int) -> int:
+    if not 1 <= seconds <= LONGEST_EXPIRY:
+        raise ValueError(f"must be from 1 to {LONGEST_EXPIRY} seconds, a week")
+    return seconds
 
 
 def _kind_of_profiles(value: object) -> str:
@@ -88,6 +117,7 @@ def _kind_of_profiles(value: object) -> str:
 
 _NAMES: Final = "names"
 _RULE: Final = "rule"
+_NAME_RULE: Final = "at most 63 small letters, digits and dashes, no dash at either end"
 
 Pattern = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 Profiles = Annotated[
@@ -95,6 +125,9 @@ Profiles = Annotated[
     | Annotated[Literal["standard", "all"], Tag(_RULE)],
     Discriminator(_kind_of_profiles),
 ]
+Xid = Annotated[int, BeforeValidator(_xid)]
+XidWord = Literal["ignore", "warn", "noSchedule", "noExecute"]
+"""What becomes of a GPU with such an Xid: nothing, a taint that only tells, or one with that effect."""
 
 
 class _Model(BaseModel):
@@ -141,14 +174,37 @@ class NodeConfig(_Model):
     health_policy: _Optional[Annotated[str, AfterValidator(_policy_name)]] = None
 
 
+class HealthPolicy(_Model):
+    """What is made of a GPU's troubles; what is not named is as the driver's own table says."""
+
+    xids: _Optional[Annotated[dict[Xid, XidWord], BeforeValidator(_not_too_many)]] = None
+    unknown_xids: _Optional[XidWord] = None
+    memory: _Optional[Literal["default", "strict"]] = None
+    expiry_seconds: _Optional[Annotated[int, AfterValidator(_expiry)]] = None
+
+
+BUILT_IN_POLICIES: Final[Mapping[str, HealthPolicy]] = {
+    "default": HealthPolicy(),
+    "strict": HealthPolicy(memory="strict"),
+}
+"""Health policies that every document has."""
+
+
 class _Document(_Model):
     api_version: Literal["dradriver.dev/v1alpha1"]
     kind: Literal["NodeConfigs"]
     configs: dict[str, Any]
+    health_policies: _Optional[dict[str, Any]] = None
 
 
-_MODELS: Final[Mapping[int, type[_Model]]] = {0: _Document, 2: NodeConfig, 4: GpuRule, 5: GpuFilter}
-"""What stands at a path of that many steps."""
+_CONFIGS: Final = "configs"
+_POLICIES: Final = "healthPolicies"
+_MOST: Final = {_POLICIES: MOST_POLICIES, _CONFIGS: MOST_CONFIGS}
+_MODELS: Final[Mapping[str, Mapping[int, type[_Model]]]] = {
+    _CONFIGS: {2: NodeConfig, 4: GpuRule, 5: GpuFilter},
+    _POLICIES: {2: HealthPolicy},
+}
+"""What stands below a field of the document, at a path of that many steps."""
 
 # --- reading it -----------------------------------------------------------------------------------
 
@@ -159,17 +215,30 @@ class Decoded:
 
     Attributes:
         configs: those without mistakes, by name.
-        broken: those with mistakes.
-        problems: mistakes of the document itself; there are no configurations then.
+        broken: those with mistakes, be it in the health policy that they name.
+        policies: health policies without mistakes, by name, the built-in ones among them.
+        broken_policies: those with mistakes.
+        problems: mistakes of the document itself; none of its configurations counts then.
     """
 
     configs: Mapping[str, NodeConfig] = field(default_factory=dict)
     broken: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
+    policies: Mapping[str, HealthPolicy] = field(default_factory=lambda: BUILT_IN_POLICIES)
+    broken_policies: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
 
     def all_problems(self) -> tuple[Problem, ...]:
-        """Every mistake, those of the document first."""
-        return self.problems + tuple(problem for problems in self.broken.values() for problem in problems)
+        """Every mistake once: those of the document, then those of health policies, then those of configurations."""
+        inside = (*self.broken_policies.values(), *self.broken.values())
+        return tuple(dict.fromkeys([*self.problems, *(problem for problems in inside for problem in problems)]))
+
+    def problems_of(self, name: str) -> tuple[Problem, ...]:
+        """Every mistake that keeps this configuration from being used, be it one of the document."""
+        return self.problems + tuple(self.broken.get(name, ()))
+
+    def health_policy(self, config: NodeConfig) -> HealthPolicy | None:
+        """Give the health policy that one of the sound configurations names; None where it names none."""
+        return None if config.health_policy is None else self.policies[config.health_policy]
 
 
 def decode(document: object, *, found: Iterable[Problem] = ()) -> Decoded:
@@ -180,28 +249,36 @@ def decode(document: object, *, found: Iterable[Problem] = ()) -> Decoded:
         found: mistakes that were found before, such as keys that stand there twice.
     """
     found = tuple(found)
-    try:
-        checked = _Document.model_validate(document)
-    except ValidationError as error:
-        return Decoded(problems=found + _problems(error, ()))
-    outside = tuple(problem for problem in found if not _is_of_config(problem))
-    if len(checked.configs) > MOST_CONFIGS:
-        text = f"has {len(checked.configs)} entries; at most {MOST_CONFIGS} are allowed"
-        outside += (Problem(path=("configs",), text=text),)
-    if outside:
-        return Decoded(problems=outside)
-    return _decode_each(checked.configs, found)
+    parts = {name: _part(document, name) for name in _MOST}
+    problems = tuple(problem for problem in found if not _is_inside(problem, parts)) + _document_problems(document)
+    problems += tuple(_too_many(name, len(part)) for name, part in parts.items() if len(part) > _MOST[name])
+    decoded = _decode_configs(parts[_CONFIGS], found, _decode_policies(parts[_POLICIES], found))
+    return replace(decoded, configs={}, problems=problems) if problems else decoded
 
 
 def decode_config(document: object, *, name: str) -> NodeConfig | tuple[Problem, ...]:
-    """Check one configuration; gives it, or its mistakes, with paths as in the whole document."""
-    path = ("configs", name)
+    """Check one configuration by itself; gives it, or its mistakes, with paths as in the whole document.
+
+    Whether there is the health policy that it names only the document can tell.
+    """
+    path = (_CONFIGS, name)
     if not is_name(name):
         return (Problem(path=path, text=NO_NAME),)
     try:
         return NodeConfig.model_validate(document)
     except ValidationError as error:
         return _problems(error, path)
+
+
+def decode_policy(document: object, *, name: str) -> HealthPolicy | tuple[Problem, ...]:
+    """Check one health policy; gives it, or its mistakes, with paths as in the whole document."""
+    path = (_POLICIES, name)
+    twice = _xids_given_twice(document, path)
+    try:
+        policy = HealthPolicy.model_validate(document)
+    except ValidationError as error:
+        return twice + _problems(error, path)
+    return twice or policy
 
 
 def is_name(text: str) -> bool:
@@ -214,6 +291,11 @@ def encode_config(config: NodeConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+def encode_policy(policy: HealthPolicy) -> dict[str, Any]:
+    """Give a health policy as plain data with texts for keys, as JSON has them; `decode_policy` understands it."""
+    return policy.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
 NO_NAME: Final = "is not a name that a node label can hold: at most 63 letters, digits, and -_. between them"
 _MUST_BE: Final = {
     "list_type": "a list",
@@ -224,21 +306,94 @@ _MUST_BE: Final = {
 }
 
 
-def _is_of_config(problem: Problem) -> bool:
-    return len(problem.path) > 1 and problem.path[0] == "configs"
+def _part(document: object, name: str) -> dict[str, Any]:
+    """Give what stands in that field, as far as it is a mapping with names: the document's check tells the rest."""
+    part = document.get(name) if isinstance(document, dict) else None
+    return {key: value for key, value in part.items() if isinstance(key, str)} if isinstance(part, dict) else {}
 
 
-def _decode_each(documents: Mapping[str, Any], found: tuple[Problem, ...]) -> Decoded:
+def _is_inside(problem: Problem, parts: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Tell whether a mistake is one of a configuration or a policy, which then tells it."""
+    return len(problem.path) > 1 and problem.path[1] in parts.get(str(problem.path[0]), {})
+
+
+def _document_problems(document: object) -> tuple[Problem, ...]:
+    try:
+        _Document.model_validate(document)
+    except ValidationError as error:
+        return _problems(error, ())
+    return ()
+
+
+def _too_many(name: str, count: int) -> Problem:
+    return Problem(path=(name,), text=f"has {count} entries; at most {_MOST[name]} are allowed")
+
+
+def _known(found: Iterable[Problem], path: tuple[Step, ...]) -> tuple[Problem, ...]:
+    return tuple(problem for problem in found if problem.path[: len(path)] == path)
+
+
+def _decode_policies(documents: Mapping[str, Any], found: tuple[Problem, ...]) -> Decoded:
+    policies = dict(BUILT_IN_POLICIES)
+    broken: dict[str, tuple[Problem, ...]] = {}
+    for name, document in documents.items():
+        checked = decode_policy(document, name=name)
+        problems = _known(found, (_POLICIES, name)) + _name_problems(name)
+        if isinstance(checked, HealthPolicy) and not problems:
+            policies[name] = checked
+        else:
+            broken[name] = problems + (() if isinstance(checked, HealthPolicy) else checked)
+    return Decoded(policies=policies, broken_policies=broken)
+
+
+def _name_problems(name: str) -> tuple[Problem, ...]:
+    path = (_POLICIES, name)
+    if name in BUILT_IN_POLICIES:
+        return (Problem(path=path, text="is built in and cannot be defined anew; give this one another name"),)
+    return () if _POLICY_NAME.fullmatch(name) else (Problem(path=path, text=f"is not a name: {_NAME_RULE}"),)
+
+
+def _xids_given_twice(document: object, path: tuple[Step, ...]) -> tuple[Problem, ...]:
+    """Find numbers that are there as number and as text: in files both are texts, and the parser tells."""
+    xids = document.get("xids") if isinstance(document, dict) else None
+    twice = [key for key in xids if isinstance(key, int) and str(key) in xids] if isinstance(xids, dict) else []
+    return tuple(
+        Problem(path=(*path, "xids", str(key)), text="stands there twice, as a number and as a text") for key in twice
+    )
+
+
+def _decode_configs(documents: Mapping[str, Any], found: tuple[Problem, ...], health: Decoded) -> Decoded:
     configs: dict[str, NodeConfig] = {}
     broken: dict[str, tuple[Problem, ...]] = {}
     for name, document in documents.items():
-        known = tuple(problem for problem in found if problem.path[1] == name)
         checked = decode_config(document, name=name)
-        if isinstance(checked, NodeConfig) and not known:
+        known = _known(found, (_CONFIGS, name))
+        unhealthy = _reference_problems(document, (_CONFIGS, name, "healthPolicy"), health)
+        if isinstance(checked, NodeConfig) and not known and not unhealthy:
             configs[name] = checked
         else:
-            broken[name] = known + (() if isinstance(checked, NodeConfig) else checked)
-    return Decoded(configs=configs, broken=broken)
+            broken[name] = known + (() if isinstance(checked, NodeConfig) else checked) + unhealthy
+    return replace(health, configs=configs, broken=broken)
+
+
+def _reference_problems(document: object, path: tuple[Step, ...], health: Decoded) -> tuple[Problem, ...]:
+    """Say what is wrong with the health policy that a configuration names; whether it is a name was checked before."""
+    name = document.get("healthPolicy") if isinstance(document, dict) else None
+    if not isinstance(name, str) or not _POLICY_NAME.fullmatch(name):
+        return ()
+    if name in health.broken_policies:
+        told = f"is {show_value(name)}; this health policy has mistakes: correct {show_path((_POLICIES, name))}"
+        return (Problem(path=path, text=told), *health.broken_policies[name])
+    if name in health.policies:
+        return ()
+    text = f"is {show_value(name)}; the document has no such health policy; there is {_some(health)}"
+    return (Problem(path=path, text=text),)
+
+
+def _some(health: Decoded) -> str:
+    names = [*health.policies, *health.broken_policies]
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
 
 
 def _problems(error: ValidationError, prefix: tuple[Step, ...]) -> tuple[Problem, ...]:
@@ -249,7 +404,15 @@ def _problem(problem: Mapping[str, Any], prefix: tuple[Step, ...]) -> Problem:
     steps: tuple[Step, ...] = problem["loc"]
     # In `gpus[0].profiles` the kind that the discriminator chose follows, which is no step for people.
     path = prefix + (steps[:3] + steps[4:] if steps[2:3] == ("profiles",) else steps)
+    if path[0:1] == (_POLICIES,) and path[2:3] == ("xids",):
+        return _xid_problem(problem, path)
     return Problem(path=path, text=_text(problem, path))
+
+
+def _xid_problem(problem: Mapping[str, Any], path: tuple[Step, ...]) -> Problem:
+    """Tell a mistake in `xids`; what is wrong with a key itself comes with a step more, which is none for people."""
+    named = path[:3] + tuple(str(step) for step in path[3:4])
+    return Problem(path=named, text=_told(problem) if len(path) > len(named) else _text(problem, path))
 
 
 def _text(problem: Mapping[str, Any], path: tuple[Step, ...]) -> str:
@@ -286,7 +449,7 @@ _UNITS: Final = {"too_long": "entries", "string_too_long": "characters"}
 
 
 def _fields(path: tuple[Step, ...]) -> list[str]:
-    model = _MODELS[len(path) - 1]
+    model = _Document if len(path) == 1 else _MODELS[str(path[0])][len(path) - 1]
     return [str(one.alias or name) for name, one in model.model_fields.items()]
 
 

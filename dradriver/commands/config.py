@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from dradriver.api.node_config import BUILT_IN_POLICIES
 from dradriver.nodeconfig.file import decode_bytes, read_bytes
 from dradriver.nodeconfig.manifest import Part, documents
 from dradriver.nodeconfig.migparted import Imported, MigPartedError, import_mig_parted
@@ -62,7 +63,9 @@ def _check_part(file: str, part: Part) -> int:
     if problems:
         return 1
     names = ", ".join(sorted(decoded.configs)) or "none"
-    print(f"{where}: no mistakes; configurations: {names}")
+    policies = ", ".join(sorted(decoded.policies.keys() - BUILT_IN_POLICIES.keys()))
+    health = f"; health policies: {policies}" if policies else ""
+    print(f"{where}: no mistakes; configurations: {names}{health}")
     return 0
 
 

@@ -138,7 +138,7 @@ def _configured(path: Path | None, name: str, flags: OfferPolicy) -> OfferPolicy
     except OSError as error:
         raise CommandError(f"{path}: it cannot be read: {error.strerror}") from error
     wanted = name or DEFAULT_NAME
-    problems = decoded.problems or decoded.broken.get(wanted, ())
+    problems = decoded.problems_of(wanted)
     if problems:
         raise CommandError("\n".join(f"{path}: {problem}" for problem in problems))
     if wanted in decoded.configs:

@@ -6,17 +6,18 @@ its label.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dradriver import api
+from dradriver.gpu.health import HealthWishes
 from dradriver.gpu.policy import OfferPolicy
 from dradriver.nodeconfig.memory import Remembered
 from dradriver.nodeconfig.wanted import Labels, Wanted
 
 if TYPE_CHECKING:
-    from dradriver.api.node_config import Decoded, NodeConfig
+    from dradriver.api.node_config import Decoded, HealthPolicy, NodeConfig
     from dradriver.api.problems import Problem
 
 DEFAULT_NAME: Final = "default"
@@ -29,10 +30,11 @@ _MOST_TOLD: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InForce:
-    """A configuration that was chosen; no name and None for the flags alone."""
+    """A configuration, and the health policy that it names; no name and None for the flags alone."""
 
     name: str = ""
     config: "NodeConfig | None" = None
+    health: "HealthPolicy | None" = None
 
 
 class Choice:
@@ -47,7 +49,7 @@ class Choice:
         self._path = path
         self._defaults = defaults
         # Per name the newest version without mistakes.
-        self._known: dict[str, NodeConfig] = {}
+        self._known: dict[str, _InForce] = {}
         self._file: Decoded | None = None
         self._in_force: _InForce | None = None
         self._labels: Labels | None = None
@@ -60,14 +62,18 @@ class Choice:
         self._file = file
         if file is not None and not file.problems:
             kept = {name: self._known[name] for name in file.broken if name in self._known}
-            self._known = {**kept, **file.configs}
+            self._known = kept | {
+                name: _InForce(name=name, config=config, health=file.health_policy(config))
+                for name, config in file.configs.items()
+            }
 
-    def recall(self, remembered: Remembered, config: "NodeConfig | None") -> None:
+    def recall(self, remembered: Remembered, config: "NodeConfig | None", health: "HealthPolicy | None" = None) -> None:
         """Go on from what held in an earlier process; to be called after the first `take`.
 
         Args:
             remembered: what held.
             config: its configuration; None for the flags alone, and where it cannot be understood any more.
+            health: the health policy that it names; None where it names none, and likewise.
         """
         self._labels = remembered.labels
         if remembered.allocation in _ALLOCATIONS:
@@ -76,9 +82,9 @@ class Choice:
         # A file that is missing from the start is somebody's decision, a mistake in it is none.
         if self._file is None or (name and config is None):
             return
-        self._in_force = _InForce(name=name, config=config)
+        self._in_force = _InForce(name=name, config=config, health=health)
         if config is not None and self._broken(name):
-            self._known[name] = config
+            self._known[name] = self._in_force
 
     # --- choosing -------------------------------------------------------------------------------------
 
@@ -90,50 +96,54 @@ class Choice:
             settled: the labels were known at any time since this process started.
             trouble: why labels are not known, "" if they are.
         """
+        # An order is obeyed while it stands there, labels count until others are seen.
+        clear = "" if labels is None else labels.clear
         self._labels = labels or self._labels
         if self._labels is None:
             # Only the flags can have been in force before.
-            return self._wanted(_InForce(), settled=settled, problems=filter(None, [trouble]))
+            return self._wanted(_InForce(), settled=settled, problems=[trouble], clear=clear)
         allocation = self._labels.allocation or api.Allocation.DRA
         if allocation in _ALLOCATIONS:
             self._allocation = allocation
         self._in_force = self._chosen(self._labels.config)
         problems = [trouble, *self._file_problems(self._labels.config), *self._allocation_problems(allocation)]
-        return self._wanted(self._in_force, settled=settled, problems=filter(None, problems))
+        return self._wanted(self._in_force, settled=settled, problems=problems, clear=clear)
 
     def to_remember(self) -> Remembered:
         """Give what the next process has to know."""
         in_force = self._in_force or _InForce()
         return Remembered(
-            labels=self._labels or Labels(),
+            labels=replace(self._labels or Labels(), clear=""),
             allocation=self._allocation,
             name=in_force.name,
             config=None if in_force.config is None else _encoded(in_force.config),
+            health=None if in_force.health is None else _encoded_policy(in_force.health),
         )
 
     def _chosen(self, label: str) -> _InForce:
         name = label or DEFAULT_NAME
         if name in self._known:
-            return _InForce(name=name, config=self._known[name])
+            return self._known[name]
         if not label and not self._broken(DEFAULT_NAME):
             return _InForce()
         if self._in_force is not None:
             return self._in_force
-        fallback = self._known.get(DEFAULT_NAME)
-        return _InForce() if fallback is None else _InForce(name=DEFAULT_NAME, config=fallback)
+        return self._known.get(DEFAULT_NAME, _InForce())
 
     def _broken(self, name: str) -> bool:
         return self._file is not None and (bool(self._file.problems) or name in self._file.broken)
 
-    def _wanted(self, in_force: _InForce, *, settled: bool, problems: Iterable[str]) -> Wanted:
+    def _wanted(self, in_force: _InForce, *, settled: bool, problems: Iterable[str], clear: str) -> Wanted:
         config = in_force.config
         return Wanted(
             policy=self._defaults if config is None else _policy(config, self._defaults),
             name=in_force.name,
             health_policy="" if config is None else config.health_policy or "",
+            health=HealthWishes() if in_force.health is None else _wishes(in_force.health),
             allocation=self._allocation,
             settled=settled,
-            problems=tuple(problems),
+            problems=tuple(filter(None, problems)),
+            clear=clear,
         )
 
     # --- telling --------------------------------------------------------------------------------------
@@ -154,7 +164,7 @@ class Choice:
         if self._file is None:
             return [f"{self._path}: there is no such file; put the node configurations there, or drop --node-config"]
         name = label or DEFAULT_NAME
-        mistakes = self._file.problems or self._file.broken.get(name, ())
+        mistakes = self._file.problems_of(name)
         if mistakes:
             return _told(self._path, mistakes)
         if label and label not in self._file.configs:
@@ -190,7 +200,19 @@ def _policy(config: "NodeConfig", defaults: OfferPolicy) -> OfferPolicy:
     return make_policy(config, defaults)
 
 
+def _wishes(policy: "HealthPolicy") -> HealthWishes:
+    from dradriver.nodeconfig.policy import make_wishes  # noqa: PLC0415 (likewise)
+
+    return make_wishes(policy)
+
+
 def _encoded(config: "NodeConfig") -> dict[str, object]:
     from dradriver.api.node_config import encode_config  # noqa: PLC0415 (likewise)
 
     return encode_config(config)
+
+
+def _encoded_policy(policy: "HealthPolicy") -> dict[str, object]:
+    from dradriver.api.node_config import encode_policy  # noqa: PLC0415 (likewise)
+
+    return encode_policy(policy)

@@ -16,7 +16,7 @@ from dradriver.nodeconfig.memory import Remembered
 from dradriver.nodeconfig.wanted import Labels, Wanted
 
 if TYPE_CHECKING:
-    from dradriver.api.node_config import NodeConfig
+    from dradriver.api.node_config import HealthPolicy, NodeConfig
 
 LOOK_SECONDS: Final = 1.0
 """How often the file is looked at."""
@@ -80,7 +80,9 @@ class NodeConfiguration:
         self._look_at_file()
         self._remembered = memory.recall(self._memory)
         if self._remembered is not None:
-            self._choice.recall(self._remembered, _config(self._path, self._remembered))
+            config = _config(self._path, self._remembered)
+            health = None if config is None else _health(config, self._remembered)
+            self._choice.recall(self._remembered, config, health)
         self._current = self._told = self._choice.choose(None, settled=False)
         return self._current
 
@@ -120,7 +122,7 @@ class NodeConfiguration:
         wanted = self._choice.choose(labels, settled=self._settled, trouble=trouble)
         self._keep()
         self._current = wanted
-        if wanted != self._told:
+        if wanted != self._told or wanted.clear != self._told.clear:
             self._on_change(wanted)
             self._told = wanted
         self._seen = self._mark, labels, trouble
@@ -160,3 +162,13 @@ def _config(path: Path | None, remembered: Remembered) -> "NodeConfig | None":
 
     config = decode_config(dict(remembered.config), name=remembered.name)
     return config if isinstance(config, NodeConfig) else None
+
+
+def _health(config: "NodeConfig", remembered: Remembered) -> "HealthPolicy | None":
+    """Understand a remembered health policy; where another version wrote it, take the built-in one of its name."""
+    from dradriver.api.node_config import BUILT_IN_POLICIES, HealthPolicy, decode_policy  # noqa: PLC0415 (likewise)
+
+    if config.health_policy is None:
+        return None
+    policy = None if remembered.health is None else decode_policy(dict(remembered.health), name=config.health_policy)
+    return policy if isinstance(policy, HealthPolicy) else BUILT_IN_POLICIES.get(config.health_policy)

@@ -1,17 +1,20 @@
-"""Follows the two labels of this node that are for us."""
+"""Follows the two labels and the annotation of this node that are for us."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from dradriver import api
 from dradriver.kube import NODES, Client, ForbiddenError, Object, Pace, Reflector, Selector, Store
 from dradriver.nodeconfig.wanted import Labels
 
-_KEPT: Final = (api.CONFIG_LABEL, api.ALLOCATION_LABEL)
+_KEPT: Final = {
+    "labels": (api.CONFIG_LABEL, api.ALLOCATION_LABEL),
+    "annotations": (api.CLEAR_HEALTH_ANNOTATION,),
+}
 
 
 class NodeLabels:
-    """Keeps up with the labels of one node.
+    """Keeps up with the labels, and the annotation, of one node.
 
     Args:
         client: access to the API server.
@@ -52,8 +55,12 @@ class NodeLabels:
         node = self._store.get(self._node_name)
         if node is None:
             return None
-        labels = node["metadata"]["labels"]
-        return Labels(config=labels.get(api.CONFIG_LABEL, ""), allocation=labels.get(api.ALLOCATION_LABEL, ""))
+        labels, annotations = node["metadata"]["labels"], node["metadata"]["annotations"]
+        return Labels(
+            config=labels.get(api.CONFIG_LABEL, ""),
+            allocation=labels.get(api.ALLOCATION_LABEL, ""),
+            clear=annotations.get(api.CLEAR_HEALTH_ANNOTATION, ""),
+        )
 
     def trouble(self) -> str:
         """Say why labels, or changes of them, are not known; "" where all is well, or the first answer is under way.
@@ -74,7 +81,7 @@ class NodeLabels:
 
 
 class _SmallStore(Store):
-    """Keeps of each node only what is asked for: status, annotations and the like are ten times as large."""
+    """Keeps of each node only what is asked for: status, other annotations and the like are ten times as large."""
 
     def replace(self, items: Iterable[Object], resource_version: str, *, since: int | None = None) -> bool:
         return super().replace(map(_cut, items), resource_version, since=since)
@@ -85,6 +92,9 @@ class _SmallStore(Store):
 
 def _cut(node: Object) -> Object:
     metadata = node["metadata"]
-    labels: dict[str, Any] = metadata.get("labels") or {}
     kept = {name: metadata[name] for name in ("name", "uid", "resourceVersion") if name in metadata}
-    return {"metadata": kept | {"labels": {name: str(labels[name]) for name in _KEPT if name in labels}}}
+    return {"metadata": kept | {field: _chosen(metadata.get(field) or {}, names) for field, names in _KEPT.items()}}
+
+
+def _chosen(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, str]:
+    return {name: str(values[name]) for name in names if name in values}

@@ -1,6 +1,7 @@
 """What was wanted of the node last, in a small file: a restart forgets nothing while file or API server fail.
 
-The configuration itself is kept, not only its name: the file it came from may be broken by then.
+The configuration itself is kept, not only its name, and so is its health policy: the file they came from may be broken
+by then. Versions of the driver that know no health policies read past theirs, and leave none.
 """
 
 import json
@@ -24,16 +25,19 @@ class Remembered:
     """What held when it was written.
 
     Attributes:
-        labels: of the node.
+        labels: of the node; the annotation is an order, which is not remembered.
         allocation: one of `api.Allocation`.
         name: of the configuration in force, "" for the flags alone.
         config: the configuration as plain data, None with the flags alone.
+        health: the health policy that it names, as plain data; None where it names none, and where a version wrote
+            that did not know any.
     """
 
     labels: Labels = field(default_factory=Labels)
     allocation: str
     name: str = ""
     config: Mapping[str, Any] | None = None
+    health: Mapping[str, Any] | None = None
 
 
 def recall(path: Path) -> Remembered | None:
@@ -55,6 +59,7 @@ def remember(path: Path, what: Remembered) -> None:
         "allocation": what.allocation,
         "name": what.name,
         "config": what.config,
+        "health": what.health,
     }
     try:
         files.write_durably(path, json.dumps(document))
@@ -66,12 +71,19 @@ def _remembered(document: Any) -> Remembered:
     if document["version"] != VERSION:
         raise ValueError(f"version {document['version']!r} is not {VERSION}")
     labels = Labels(config=_text(document["labels"]["config"]), allocation=_text(document["labels"]["allocation"]))
-    config = document["config"]
-    if config is not None and not isinstance(config, dict):
-        raise ValueError("config is no mapping")
     return Remembered(
-        labels=labels, allocation=_text(document["allocation"]), name=_text(document["name"]), config=config
+        labels=labels,
+        allocation=_text(document["allocation"]),
+        name=_text(document["name"]),
+        config=_mapping(document["config"]),
+        health=_mapping(document.get("health")),
     )
+
+
+def _mapping(value: object) -> dict[str, Any] | None:
+    if value is not None and not isinstance(value, dict):
+        raise TypeError(f"{value!r} is no mapping")
+    return value
 
 
 def _text(value: object) -> str:

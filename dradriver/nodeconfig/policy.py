@@ -1,10 +1,11 @@
-"""From a configuration as it is written to the policy that the offer is made by."""
+"""From a configuration as it is written to the policy that the offer is made by, and the wishes for GPUs' health."""
 
 from typing import TypeVar
 
 from dradriver.api.node_config import GpuFilter as WrittenFilter
 from dradriver.api.node_config import GpuRule as WrittenRule
-from dradriver.api.node_config import NodeConfig
+from dradriver.api.node_config import HealthPolicy, NodeConfig
+from dradriver.gpu.health import HealthWishes
 from dradriver.gpu.policy import Detail, GpuFilter, GpuRule, OfferPolicy, Order
 from dradriver.gpu.profiles import MigOffer, ProfileChoice
 
@@ -27,6 +28,18 @@ def make_policy(config: NodeConfig, defaults: OfferPolicy) -> OfferPolicy:
         default=others,
         order=defaults.order if config.order is None else Order(config.order),
         detail=defaults.detail if config.publish is None else Detail(config.publish),
+    )
+
+
+def make_wishes(policy: HealthPolicy | None) -> HealthWishes:
+    """Take what a health policy names; without one everything is as the driver's own table says."""
+    if policy is None:
+        return HealthWishes()
+    return HealthWishes(
+        xids=dict(policy.xids or {}),
+        unknown_xids=policy.unknown_xids,
+        strict_memory=policy.memory == "strict",
+        expiry_seconds=policy.expiry_seconds,
     )
 
 

@@ -57,6 +57,38 @@ def test_mistakes_are_told_on_stderr_one_a_line(file, capsys):
     ]
 
 
+POLICIES = "healthPolicies:\n  patient: {xids: {31: noSchedule}}\n  lax: {memory: default}\n"
+
+
+def test_health_policies_are_shown(file, capsys):
+    path = file(GOOD + "  c: {healthPolicy: strict}\n" + POLICIES)
+    assert main(["check", path]) == 0
+    told = f"{path}: no mistakes; configurations: a, b, c; health policies: lax, patient\n"
+    assert capsys.readouterr() == (told, "")
+
+
+def test_mistakes_in_health_policies_are_told_once(file, capsys):
+    path = file(GOOD + "  c: {healthPolicy: bad}\n  d: {healthPolicy: bad}\n" + POLICIES + "  bad: {xids: {0: warn}}\n")
+    assert main(["check", path]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines() == [
+        f"{path}: healthPolicies.bad.xids.0: is not the number of an Xid: a whole number from 1 to 999",
+        f"{path}: configs.c.healthPolicy: is 'bad'; this health policy has mistakes: correct healthPolicies.bad",
+        f"{path}: configs.d.healthPolicy: is 'bad'; this health policy has mistakes: correct healthPolicies.bad",
+    ]
+
+
+def test_mistakes_at_the_top_hide_none_inside(file, capsys):
+    path = file(GOOD + "  c: {order: x}\nversion: 2\nkind: NodeConfigs\n")
+    assert main(["check", path]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"{path}: kind: stands there twice, the second time at line 8",
+        f"{path}: version: is not known; allowed are apiVersion, kind, configs, healthPolicies",
+        f"{path}: configs.c.order: is 'x'; allowed: packed, spread, nvidia",
+    ]
+
+
 def test_a_config_map_will_do(file, capsys):
     path = file(config_map(good=GOOD, bad="configs: {}"))
     assert main(["check", path]) == 1

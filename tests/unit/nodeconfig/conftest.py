@@ -25,11 +25,12 @@ def client(server: ApiServer, tmp_path: Path) -> Iterator[Client]:
 
 @pytest.fixture
 def label(server: ApiServer) -> Callable[..., None]:
-    """Gives the node these labels of ours, and makes it where it is not there."""
+    """Gives the node these labels and this annotation of ours, and makes it where it is not there."""
 
-    def put(**labels: str) -> None:
+    def put(*, clear: str | None = None, **labels: str) -> None:
         own = {f"dradriver.dev/{name}": value for name, value in labels.items()}
-        metadata = {"name": NODE, "labels": {"kubernetes.io/hostname": NODE, **own}, "annotations": {"much": "x" * 999}}
+        annotations = {"much": "x" * 999} | ({} if clear is None else {"dradriver.dev/clear-health": clear})
+        metadata = {"name": NODE, "labels": {"kubernetes.io/hostname": NODE, **own}, "annotations": annotations}
         server.put("nodes", {"metadata": metadata, "status": {"images": ["x" * 999]}})
 
     return put

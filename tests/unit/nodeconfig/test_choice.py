@@ -1,11 +1,13 @@
 """Which configuration holds, and what is told: no files, no server."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dradriver.api.node_config import Decoded, NodeConfig, decode, decode_config
+from dradriver.api.node_config import Decoded, HealthPolicy, NodeConfig, decode, decode_config, decode_policy
 from dradriver.api.problems import Problem
+from dradriver.gpu.health import HealthWishes
 from dradriver.gpu.policy import OfferPolicy, Order
 from dradriver.nodeconfig.choice import Choice
 from dradriver.nodeconfig.memory import Remembered
@@ -18,8 +20,9 @@ STAYS = "node configuration: until this is corrected, configuration {!r} holds, 
 FLAGS_HOLD = "node configuration: until this is corrected, the flags of the plugin hold"
 
 
-def says(**configs):
-    return decode({"apiVersion": "dradriver.dev/v1alpha1", "kind": "NodeConfigs", "configs": configs})
+def says(*, policies=None, **configs):
+    document = {"apiVersion": "dradriver.dev/v1alpha1", "kind": "NodeConfigs", "configs": configs}
+    return decode(document if policies is None else document | {"healthPolicies": policies})
 
 
 UNREADABLE = Decoded(problems=(Problem(text="it is not YAML: line 1"),))
@@ -34,7 +37,12 @@ class Node:
         self.choice.take(file)
         if remembered is not None:
             config = None if remembered.config is None else decode_config(remembered.config, name="x")
-            self.choice.recall(remembered, config if isinstance(config, NodeConfig) else None)
+            health = None if remembered.health is None else decode_policy(remembered.health, name="x")
+            self.choice.recall(
+                remembered,
+                config if isinstance(config, NodeConfig) else None,
+                health if isinstance(health, HealthPolicy) else None,
+            )
 
     def take(self, file):
         self.choice.take(file)
@@ -63,6 +71,7 @@ def held(name="a", what=PACKED, *, label="a", allocation="dra"):
 def test_the_label_names_the_configuration():
     wanted = Node(says(a=PACKED, b=SPREAD, default=PACKED), config="b").wanted()
     assert (wanted.name, wanted.policy.order, wanted.health_policy) == ("b", Order.SPREAD, "strict")
+    assert wanted.health == HealthWishes(strict_memory=True)
     assert (wanted.problems, wanted.settled, wanted.hold) == ((), True, False)
 
 
@@ -70,6 +79,7 @@ def test_without_the_label_the_default_holds_where_there_is_one():
     assert Node(says(a=PACKED, default=SPREAD)).name == "default"
     wanted = Node(says(a=PACKED)).wanted()
     assert (wanted.name, wanted.policy, wanted.health_policy, wanted.problems) == ("", FLAGS, "", ())
+    assert wanted.health == HealthWishes()
 
 
 def test_without_a_file_the_flags_hold():
@@ -219,6 +229,102 @@ def test_a_value_that_is_none_changes_nothing_and_is_told():
     assert not node.label(allocation="never").hold
 
 
+# --- health policies ------------------------------------------------------------------------------
+
+WARN, IGNORE = {"xids": {"31": "warn"}}, {"xids": {"31": "ignore"}}
+PATIENT = {"healthPolicy": "patient"}
+NAMED = f"{PATH}: configs.a.healthPolicy: is 'patient';"
+
+
+def test_a_configuration_brings_the_health_policy_that_it_names():
+    node = Node(says(a=PATIENT, b={}, policies={"patient": WARN}), config="a")
+    wanted = node.wanted()
+    assert (wanted.health_policy, wanted.health, wanted.problems) == ("patient", HealthWishes(xids={31: "warn"}), ())
+    assert node.take(says(a=PATIENT, policies={"patient": IGNORE})).health == HealthWishes(xids={31: "ignore"})
+    assert node.take(says(a={}, policies={"patient": IGNORE})).health == HealthWishes()
+
+
+def test_equal_wishes_are_equal_and_others_are_not():
+    first, same, other = (Node(says(a=PATIENT, policies={"patient": one}), config="a") for one in (WARN, WARN, IGNORE))
+    assert first.wanted() == same.wanted()
+    assert first.wanted() != other.wanted()
+
+
+def test_a_health_policy_that_breaks_leaves_configuration_and_policy_as_they_were():
+    node = Node(says(a=PATIENT | PACKED, b={}, policies={"patient": WARN}), config="a")
+    node.wanted()
+    wanted = node.take(says(a=PATIENT | {"order": "spread"}, b=SPREAD, policies={"patient": {"memory": 1}}))
+    assert (wanted.policy.order, wanted.health) == (Order.PACKED, HealthWishes(xids={31: "warn"}))
+    assert wanted.problems == (
+        f"{NAMED} this health policy has mistakes: correct healthPolicies.patient",
+        f"{PATH}: healthPolicies.patient.memory: is 1; allowed: default, strict",
+        STAYS.format("a"),
+    )
+    wanted = node.label(config="b")
+    assert (wanted.policy.order, wanted.health, wanted.problems) == (
+        Order.SPREAD,
+        HealthWishes(strict_memory=True),
+        (),
+    )
+
+
+def test_a_health_policy_that_is_not_there_is_told():
+    wanted = Node(says(a=PATIENT), config="a").wanted()
+    assert wanted.problems == (
+        f"{NAMED} the document has no such health policy; there is default, strict",
+        FLAGS_HOLD,
+    )
+
+
+@pytest.mark.parametrize("file", [UNREADABLE, says(a=PATIENT), says(b=SPREAD)], ids=["no document", "broken", "gone"])
+def test_the_health_policy_survives_a_restart(file):
+    kept = Node(says(a=PATIENT, policies={"patient": WARN}), config="a")
+    kept.wanted()
+    wanted = Node(file, remembered=kept.choice.to_remember(), config="a").wanted()
+    assert (wanted.name, wanted.health_policy) == ("a", "patient")
+    assert wanted.health == HealthWishes(xids={31: "warn"})
+
+
+def test_mistakes_of_the_document_and_of_the_configuration_are_told_together():
+    wanted = Node(decode({"kind": "NodeConfigs", "configs": {"a": WRONG, "b": WRONG}}), config="a").wanted()
+    assert wanted.problems == (
+        f"{PATH}: apiVersion: is missing",
+        f"{PATH}: configs.a.order: is '?'; allowed: packed, spread, nvidia",
+        FLAGS_HOLD,
+    )
+
+
+# --- the annotation -------------------------------------------------------------------------------
+
+
+def test_the_annotation_is_passed_on_while_it_is_there():
+    node = Node(path=None, clear=" all,")
+    assert node.wanted().clear == " all,"
+    assert node.label().clear == ""
+
+
+def test_the_annotation_is_no_difference_of_what_is_wanted():
+    node = Node(path=None)
+    before = node.wanted()
+    assert node.label(clear="all") == before
+
+
+def test_an_unknown_node_has_no_annotation():
+    node = Node(path=None, allocation="hold", clear="all")
+    assert node.choice.choose(None, settled=False).clear == ""
+    node.wanted()
+    lost = node.choice.choose(None, settled=True)
+    assert (lost.clear, lost.hold) == ("", True)
+
+
+def test_the_annotation_is_not_to_be_remembered():
+    node = Node(says(a=SPREAD), config="a")
+    node.wanted()
+    before = node.choice.to_remember()
+    node.label(config="a", clear="all")
+    assert node.choice.to_remember() == before
+
+
 # --- before the labels are known ------------------------------------------------------------------
 
 
@@ -282,7 +388,13 @@ def test_what_is_to_be_remembered_brings_the_same_back():
     node = Node(says(a=SPREAD), config="a", allocation="hold")
     before = node.wanted()
     kept = node.choice.to_remember()
-    assert kept == Remembered(labels=Labels(config="a", allocation="hold"), allocation="hold", name="a", config=SPREAD)
+    assert kept == Remembered(
+        labels=Labels(config="a", allocation="hold"),
+        allocation="hold",
+        name="a",
+        config=SPREAD,
+        health={"memory": "strict"},
+    )
     again = Node(UNREADABLE, remembered=kept, config="a", allocation="hold").wanted()
-    assert (again.policy, again.name, again.allocation) == (before.policy, before.name, before.allocation)
+    assert replace(again, problems=()) == before
     assert Choice(None, FLAGS).to_remember() == Remembered(labels=Labels(), allocation="dra")

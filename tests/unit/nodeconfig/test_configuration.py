@@ -9,6 +9,7 @@ import pytest
 import structlog
 from doubles.apiserver import PATIENCE, Fault
 
+from dradriver.gpu.health import HealthWishes
 from dradriver.gpu.policy import OfferPolicy, Order
 from dradriver.kube import Backoff, Pace
 from dradriver.nodeconfig import NodeConfiguration, file
@@ -21,6 +22,12 @@ QUICK = Pace(backoff=Backoff(initial=0.01, maximum=0.05))
 def document(**orders):
     configs = {name: {"order": order} for name, order in orders.items()}
     return json.dumps({"apiVersion": "dradriver.dev/v1alpha1", "kind": "NodeConfigs", "configs": configs})
+
+
+def with_health(policy, **config):
+    configs = {"a": {"healthPolicy": "patient"} | config}
+    whole = {"apiVersion": "dradriver.dev/v1alpha1", "kind": "NodeConfigs", "configs": configs}
+    return json.dumps(whole | {"healthPolicies": {"patient": policy}})
 
 
 def swap(path, content):
@@ -109,6 +116,34 @@ def test_what_changes_nothing_is_not_told(server, path, label, follow):
     label(config="b")
     assert follower.wait(lambda wanted: wanted.name == "b")
     assert [wanted.name for wanted in follower.told] == ["a", "b"]
+
+
+def test_a_health_policy_is_followed(path, label, follow):
+    swap(path, with_health({"xids": {"31": "warn"}}))
+    label(config="a")
+    follower = follow()
+    assert follower.wait(lambda wanted: wanted.settled)
+    swap(path, with_health({"xids": {"31": "ignore"}}))
+    assert follower.wait(lambda wanted: wanted.health != follower.told[0].health)
+    assert [wanted.health.xids for wanted in follower.told] == [{31: "warn"}, {31: "ignore"}]
+
+
+def test_the_annotation_is_told_whenever_it_changes_and_not_remembered(tmp_path, label, follow):
+    label(clear="all")
+    follower = follow(given=False)
+    assert follower.wait(lambda wanted: wanted.clear == "all")
+    kept = (tmp_path / "node-config.json").stat()
+    label(clear="gpu-0")
+    assert follower.wait(lambda wanted: wanted.clear == "gpu-0")
+    assert follower.configuration.current.clear == "gpu-0"
+    label()
+    assert follower.wait(lambda wanted: wanted.clear == "")
+    assert [wanted.clear for wanted in follower.told] == ["all", "gpu-0", ""]
+    assert len({(wanted.policy, wanted.settled, wanted.problems) for wanted in follower.told}) == 1
+    assert (tmp_path / "node-config.json").stat() == kept
+    label(clear="all")
+    assert follower.wait(lambda wanted: wanted.clear == "all")
+    assert restarted(tmp_path, None).clear == ""
 
 
 def test_a_broken_file_is_told_and_its_correction_too(path, label, follow):
@@ -225,6 +260,58 @@ def test_a_restart_with_a_broken_file_goes_on_with_what_held(path, label, follow
     assert (second.told[-1].name, second.told[-1].policy.order) == ("a", Order.SPREAD)
     swap(path, document(a="packed"))
     assert second.wait(lambda wanted: wanted.policy.order is Order.PACKED)
+
+
+PATIENT = HealthWishes(xids={31: "warn"})
+
+
+def test_a_restart_knows_the_health_policy_that_held(tmp_path, path, label, follow):
+    swap(path, with_health({"xids": {"31": "warn"}}))
+    label(config="a")
+    follower = follow()
+    assert follower.wait(lambda wanted: wanted.settled)
+    swap(path, with_health({"xids": {"31": "?"}}))
+    again = restarted(tmp_path, path)
+    assert (again.name, again.health_policy, again.health) == ("a", "patient", PATIENT)
+
+
+def test_a_restart_without_news_leaves_the_file_as_it_is(tmp_path, path, label, follow):
+    swap(path, with_health({"xids": {"31": "warn"}, "memory": "strict", "expirySeconds": 1}))
+    label(config="a")
+    first = follow()
+    assert first.wait(lambda wanted: wanted.settled)
+    assert first.configuration.stop(PATIENCE)
+    kept = (tmp_path / "node-config.json").stat()
+    second = follow()
+    assert second.wait(lambda wanted: wanted.settled)
+    assert second.told[-1] == first.told[-1]
+    assert (tmp_path / "node-config.json").stat() == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "health", "wishes"),
+    [
+        ("patient", {"xids": {"31": "warn"}}, PATIENT),
+        ("patient", None, HealthWishes()),
+        ("patient", {"later": 1}, HealthWishes()),
+        ("strict", None, HealthWishes(strict_memory=True)),
+        ("strict", {"later": 1}, HealthWishes(strict_memory=True)),
+    ],
+    ids=["this version", "an earlier one", "a later one", "an earlier one, built in", "a later one, built in"],
+)
+def test_what_another_version_remembered_is_understood_as_far_as_possible(tmp_path, path, name, health, wishes):
+    document = {
+        "version": 1,
+        "labels": {"config": "a", "allocation": ""},
+        "allocation": "dra",
+        "name": "a",
+        "config": {"order": "spread", "healthPolicy": name},
+    }
+    (tmp_path / "node-config.json").write_text(json.dumps(document | ({} if health is None else {"health": health})))
+    swap(path, "{")
+    wanted = restarted(tmp_path, path)
+    assert (wanted.name, wanted.policy.order, wanted.health_policy) == ("a", Order.SPREAD, name)
+    assert wanted.health == wishes
 
 
 def test_nothing_is_remembered_before_anything_is_settled(server, tmp_path, path, label, follow):

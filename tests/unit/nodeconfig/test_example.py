@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -66,7 +67,15 @@ def test_the_documents_shown_in_the_docs_have_no_mistakes():
         assert [str(problem) for problem in decode_bytes(block.encode()).all_problems()] == []
 
 
-@pytest.mark.parametrize("model", [node_config.NodeConfig, node_config.GpuRule, node_config.GpuFilter])
+NAMED = [node_config.NodeConfig, node_config.GpuRule, node_config.GpuFilter, node_config.HealthPolicy]
+
+
+def test_the_docs_name_every_word_for_xids():
+    for word in get_args(node_config.XidWord):
+        assert f"`{word}`" in DOCS
+
+
+@pytest.mark.parametrize("model", NAMED)
 def test_the_docs_name_every_field(model):
     for name, field in model.model_fields.items():
         assert f"`{field.alias or name}`" in DOCS

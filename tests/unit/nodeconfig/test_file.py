@@ -77,6 +77,31 @@ def test_duplicates_and_mistakes_are_told_together(tmp_path):
     ]
 
 
+def test_an_xid_that_stands_there_twice_breaks_its_health_policy(tmp_path):
+    path = tmp_path / "nodes.yaml"
+    path.write_bytes(
+        GOOD
+        + b"  b: {healthPolicy: patient}\nhealthPolicies:\n  patient:\n    xids: {31: warn, '31': ignore, 79: warn}\n"
+    )
+    read = file.read(path)
+    assert set(read.configs) == {"a"}
+    assert [str(problem) for problem in read.all_problems()] == [
+        "healthPolicies.patient.xids.31: stands there twice, the second time at line 8",
+        "configs.b.healthPolicy: is 'patient'; this health policy has mistakes: correct healthPolicies.patient",
+    ]
+
+
+def test_xids_of_yaml_and_json_are_the_same():
+    yaml = GOOD + b"healthPolicies:\n  patient:\n    xids: {31: noSchedule, '79': ignore}\n"
+    json = (
+        b'{"apiVersion": "dradriver.dev/v1alpha1", "kind": "NodeConfigs", "configs": {"a": {"order": "packed"}}, '
+        b'"healthPolicies": {"patient": {"xids": {"31": "noSchedule", "79": "ignore"}}}}'
+    )
+    read = file.decode_bytes(yaml)
+    assert read == file.decode_bytes(json)
+    assert read.policies["patient"].xids == {31: "noSchedule", 79: "ignore"}
+
+
 @pytest.mark.parametrize(
     ("data", "told"),
     [

@@ -54,8 +54,19 @@ def test_labels_are_read_and_followed(label, follow):
     assert follower.labels.alive
 
 
-def test_a_node_without_any_label_is_read_too(server, follow):
-    server.put("nodes", {"metadata": {"name": NODE}})
+def test_the_annotation_is_read_and_followed_and_passed_on_as_it_stands(label, follow):
+    label(config="a", clear=" gpu-0,,GPU-1 \n")
+    follower = follow()
+    assert follower.wait(lambda: follower.labels.read() == Labels(config="a", clear=" gpu-0,,GPU-1 \n"))
+    label(config="a", clear="all")
+    assert follower.wait(lambda: follower.labels.read() == Labels(config="a", clear="all"))
+    label(config="a")
+    assert follower.wait(lambda: follower.labels.read() == Labels(config="a"))
+
+
+@pytest.mark.parametrize("metadata", [{}, {"labels": None, "annotations": None}, {"labels": {}, "annotations": {}}])
+def test_a_node_without_any_label_is_read_too(server, follow, metadata):
+    server.put("nodes", {"metadata": {"name": NODE} | metadata})
     follower = follow()
     assert follower.wait(lambda: follower.labels.read() == Labels())
 
@@ -74,12 +85,13 @@ def test_no_more_is_kept_than_is_needed(label, follow):
     label(config="a")
     follower = follow()
     assert follower.wait(lambda: follower.labels.read() is not None)
-    label(config="b")
-    assert follower.wait(lambda: follower.labels.read() == Labels(config="b"))
+    label(config="b", clear="all")
+    assert follower.wait(lambda: follower.labels.read() == Labels(config="b", clear="all"))
     (kept,) = follower.labels._store.snapshot().values()
     assert set(kept) == {"metadata"}
-    assert set(kept["metadata"]) == {"name", "uid", "resourceVersion", "labels"}
+    assert set(kept["metadata"]) == {"name", "uid", "resourceVersion", "labels", "annotations"}
     assert set(kept["metadata"]["labels"]) == {"dradriver.dev/config"}
+    assert kept["metadata"]["annotations"] == {"dradriver.dev/clear-health": "all"}
 
 
 def test_before_the_first_answer_nothing_is_known_and_a_failure_is_told(server, label, follow):

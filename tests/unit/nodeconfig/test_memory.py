@@ -1,6 +1,7 @@
 """What a restart remembers."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import structlog
@@ -11,7 +12,16 @@ from dradriver.nodeconfig.memory import Remembered, recall, remember
 from dradriver.nodeconfig.wanted import Labels
 
 WHAT = Remembered(
-    labels=Labels(config="a100", allocation="hold"), allocation="hold", name="a100", config={"gpus": [{"mig": "off"}]}
+    labels=Labels(config="a100", allocation="hold"),
+    allocation="hold",
+    name="a100",
+    config={"gpus": [{"mig": "off"}], "healthPolicy": "patient"},
+    health={"xids": {"31": "warn"}},
+)
+# Files as versions without health policies have written them.
+EARLIER = (
+    '{"version": 1, "labels": {"config": "a", "allocation": "hold"}, "allocation": "hold", "name": "a", '
+    '"config": {"order": "spread", "healthPolicy": "patient"}}'
 )
 
 
@@ -47,6 +57,8 @@ def written(**changes):
         written(allocation=None),
         written(name=[]),
         written(config=[]),
+        written(health=[]),
+        written(health="strict"),
         {},
         [],
         None,
@@ -70,3 +82,27 @@ def test_no_bytes_make_it_fail(tmp_path_factory, data):
 
 def test_a_folder_in_its_place_is_forgotten_too(tmp_path):
     assert recall(tmp_path) is None
+
+
+def test_what_a_version_without_health_policies_wrote_is_read(tmp_path):
+    (tmp_path / "m.json").write_text(EARLIER)
+    assert recall(tmp_path / "m.json") == Remembered(
+        labels=Labels(config="a", allocation="hold"),
+        allocation="hold",
+        name="a",
+        config={"order": "spread", "healthPolicy": "patient"},
+    )
+
+
+def test_such_a_version_finds_all_that_it_looks_for_as_it_left_it(tmp_path):
+    (tmp_path / "m.json").write_text(EARLIER)
+    earlier = recall(tmp_path / "m.json")
+    remember(tmp_path / "m.json", replace(earlier, health={"memory": "strict"}))
+    now = json.loads((tmp_path / "m.json").read_text())
+    assert now.pop("health") == {"memory": "strict"}
+    assert now == json.loads(EARLIER)
+
+
+def test_the_annotation_is_not_remembered(tmp_path):
+    remember(tmp_path / "m.json", replace(WHAT, labels=Labels(clear="all-of-them")))
+    assert "all-of-them" not in (tmp_path / "m.json").read_text()

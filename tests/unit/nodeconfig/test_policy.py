@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 from doubles.machines import gpus
 
-from dradriver.api.node_config import NodeConfig, decode_config
+from dradriver.api.node_config import BUILT_IN_POLICIES, NodeConfig, decode_config, decode_policy
+from dradriver.gpu.health import HealthWishes
 from dradriver.gpu.policy import Detail, GpuRule, OfferPolicy, Order
 from dradriver.gpu.profiles import MigOffer, ProfileChoice, parse_choice
-from dradriver.nodeconfig.policy import make_policy
+from dradriver.nodeconfig.policy import make_policy, make_wishes
 
 FLAGS = OfferPolicy(default=GpuRule(mig=MigOffer.DYNAMIC, profiles=parse_choice("all")))
 
@@ -83,3 +84,23 @@ def test_filters_find_what_they_name(fields, found):
     }
     (rule,) = policy({"gpus": [{"filter": written}]}).rules
     assert [rule.filter.matches(gpu, index) for index, gpu in enumerate(node)] == found
+
+
+@pytest.mark.parametrize(
+    ("written", "wishes"),
+    [
+        ({}, HealthWishes()),
+        ({"memory": "default", "xids": {}}, HealthWishes()),
+        ({"memory": "strict"}, HealthWishes(strict_memory=True)),
+        ({"unknownXids": "ignore"}, HealthWishes(unknown_xids="ignore")),
+        ({"expirySeconds": 60}, HealthWishes(expiry_seconds=60)),
+        ({"xids": {"31": "warn", 79: "noExecute"}}, HealthWishes(xids={79: "noExecute", 31: "warn"})),
+    ],
+)
+def test_a_health_policy_names_wishes(written, wishes):
+    assert make_wishes(decode_policy(written, name="x")) == wishes
+
+
+def test_without_a_health_policy_there_are_no_wishes():
+    assert make_wishes(None) == make_wishes(BUILT_IN_POLICIES["default"]) == HealthWishes()
+    assert make_wishes(BUILT_IN_POLICIES["strict"]) == HealthWishes(strict_memory=True)
