@@ -41,7 +41,7 @@ _BUS_ID: Final = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 _DEVICE_ID: Final = re.compile(r"0x[0-9a-f]{8}")
 _XID: Final = re.compile(r"[1-9][0-9]{0,2}")
 _MOST_NAMED: Final = 10
-"""Names that a mistake lists; an Event has little room."""
+"""Names that a mistake lists, and mistakes of its health policy that a configuration tells; an Event has little room."""
 
 # --- the document ---------------------------------------------------------------------------------
 
@@ -383,7 +383,8 @@ def _reference_problems(document: object, path: tuple[Step, ...], health: Decode
         return ()
     if name in health.broken_policies:
         told = f"is {show_value(name)}; this health policy has mistakes: correct {show_path((_POLICIES, name))}"
-        return (Problem(path=path, text=told), *health.broken_policies[name])
+        # Its own mistakes may be thousands, and the configurations that name it hundreds: some tell what is the matter.
+        return (Problem(path=path, text=told), *health.broken_policies[name][:_MOST_NAMED])
     if name in health.policies:
         return ()
     text = f"is {show_value(name)}; the document has no such health policy; there is {_some(health)}"

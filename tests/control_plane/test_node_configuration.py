@@ -85,6 +85,11 @@ class World:
         own = {f"dradriver.dev/{name}": value for name, value in labels.items()}
         self.admin.patch(NODES, self.name, {"metadata": {"labels": own}}, kind=PatchKind.MERGE)
 
+    def annotate(self, value):
+        """Order that health is cleared, as `kubectl annotate` does; None takes that back."""
+        own = {api.CLEAR_HEALTH_ANNOTATION: value}
+        self.admin.patch(NODES, self.name, {"metadata": {"annotations": own}}, kind=PatchKind.MERGE)
+
     def say(self, **orders):
         configs = {name: {"order": order} for name, order in orders.items()}
         document = {"apiVersion": "dradriver.dev/v1alpha1", "kind": "NodeConfigs", "configs": configs}
@@ -128,6 +133,22 @@ def test_the_rights_of_the_manifest_are_enough_to_follow_the_node(world):
     world.say(default="spread")
     until(lambda: world.current.name == "default")
     assert world.configuration.alive
+
+
+def test_the_order_to_clear_health_comes_from_the_node_and_is_not_kept(world):
+    world.allow(rules())
+    world.say(default="spread")
+    world.annotate("all")
+    world.start()
+    until(lambda: world.current.settled)
+    assert world.current.clear == "all"
+    kept = (world.folder / "node-config.json").read_text()
+    world.annotate("gpu-0, GPU-1")
+    until(lambda: world.current.clear == "gpu-0, GPU-1")
+    world.annotate(None)
+    until(lambda: world.told[-1].clear == "")
+    assert list(dict.fromkeys(wanted.clear for wanted in world.told if wanted.settled)) == ["all", "gpu-0, GPU-1", ""]
+    assert (world.folder / "node-config.json").read_text() == kept
 
 
 def test_rights_from_before_labels_were_read_are_told_and_nothing_is_settled(world):

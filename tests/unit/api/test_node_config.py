@@ -417,6 +417,13 @@ def test_a_broken_health_policy_breaks_only_the_configurations_that_name_it():
     assert told == [inside, named.format("a"), named.format("c")]
 
 
+def test_of_many_mistakes_in_a_health_policy_a_configuration_repeats_some_and_all_are_told():
+    configs = {f"c{n}": {"healthPolicy": "bad"} for n in range(3)}
+    decoded = decode(with_policies(configs, bad={f"unknown{n}": 1 for n in range(100)}))
+    assert {len(decoded.problems_of(name)) for name in configs} == {1 + 10}
+    assert len(decoded.all_problems()) == 100 + 3
+
+
 def test_a_broken_health_policy_that_nobody_names_is_told_too():
     decoded = decode(with_policies({"a": {}}, bad=1))
     assert set(decoded.configs) == {"a"}

@@ -132,7 +132,7 @@ def test_the_annotation_is_told_whenever_it_changes_and_not_remembered(tmp_path,
     label(clear="all")
     follower = follow(given=False)
     assert follower.wait(lambda wanted: wanted.clear == "all")
-    kept = (tmp_path / "node-config.json").stat()
+    kept = file.look(tmp_path / "node-config.json")
     label(clear="gpu-0")
     assert follower.wait(lambda wanted: wanted.clear == "gpu-0")
     assert follower.configuration.current.clear == "gpu-0"
@@ -140,7 +140,7 @@ def test_the_annotation_is_told_whenever_it_changes_and_not_remembered(tmp_path,
     assert follower.wait(lambda wanted: wanted.clear == "")
     assert [wanted.clear for wanted in follower.told] == ["all", "gpu-0", ""]
     assert len({(wanted.policy, wanted.settled, wanted.problems) for wanted in follower.told}) == 1
-    assert (tmp_path / "node-config.json").stat() == kept
+    assert file.look(tmp_path / "node-config.json") == kept
     label(clear="all")
     assert follower.wait(lambda wanted: wanted.clear == "all")
     assert restarted(tmp_path, None).clear == ""
@@ -281,11 +281,11 @@ def test_a_restart_without_news_leaves_the_file_as_it_is(tmp_path, path, label, 
     first = follow()
     assert first.wait(lambda wanted: wanted.settled)
     assert first.configuration.stop(PATIENCE)
-    kept = (tmp_path / "node-config.json").stat()
+    kept = file.look(tmp_path / "node-config.json")
     second = follow()
     assert second.wait(lambda wanted: wanted.settled)
     assert second.told[-1] == first.told[-1]
-    assert (tmp_path / "node-config.json").stat() == kept
+    assert file.look(tmp_path / "node-config.json") == kept
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ import yaml
 from doubles.machines import gpus
 
 from dradriver.api import node_config
+from dradriver.gpu.health import HealthWishes
 from dradriver.gpu.policy import Detail, OfferPolicy, Order
 from dradriver.gpu.profiles import MigOffer
 from dradriver.nodeconfig.file import decode_bytes
 from dradriver.nodeconfig.manifest import documents
-from dradriver.nodeconfig.policy import make_policy
+from dradriver.nodeconfig.policy import make_policy, make_wishes
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 EXAMPLE = REPOSITORY / "deploy/examples/node-config.yaml"
@@ -22,10 +23,15 @@ BLOCKS = re.findall(r"^```yaml\n(.*?)^```", DOCS, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def configs():
+def decoded():
     (part,) = documents(EXAMPLE.read_bytes())
-    decoded = decode_bytes(part.data)
-    assert decoded.all_problems() == ()
+    found = decode_bytes(part.data)
+    assert found.all_problems() == ()
+    return found
+
+
+@pytest.fixture(scope="module")
+def configs(decoded):
     return decoded.configs
 
 
@@ -58,6 +64,16 @@ def test_its_other_fields_are_understood(configs):
     assert make_policy(configs["mixed"], OfferPolicy()).order is Order.SPREAD
     assert policy.rules[1].profiles.names == {"1g.5gb", "2g.10gb", "3g.20gb"}
     assert policy.rules[1].mig is MigOffer.DYNAMIC
+
+
+def test_its_health_policies_are_understood(decoded):
+    wishes = {name: make_wishes(decoded.health_policy(config)) for name, config in decoded.configs.items()}
+    assert wishes == {
+        "default": HealthWishes(),
+        "training": HealthWishes(strict_memory=True),
+        "inference": HealthWishes(xids={43: "ignore"}, expiry_seconds=3600),
+        "mixed": HealthWishes(),
+    }
 
 
 def test_the_documents_shown_in_the_docs_have_no_mistakes():
