@@ -1,18 +1,16 @@
 """Hears at once what a look at the GPUs would find out some seconds later."""
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from dradriver.nvml import EventType, NvmlError
+from dradriver.nvml import Event, EventType, NvmlError
 
 if TYPE_CHECKING:
     from dradriver.nvml import Events
-
-TYPES: Final = EventType.MIG_CONFIG | EventType.GPU_UNAVAILABLE | EventType.RECOVERY_ACTION
-"""After which another look at the GPUs may show something else."""
 
 WAIT_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 5.0
@@ -29,21 +27,50 @@ class Watchable(Protocol):
 
 
 class Listener:
-    """A thread that waits for events of GPUs and wakes whoever looks at them.
+    """A thread that waits for events of GPUs and passes them on.
 
     What it misses, while there is no NVML or a GPU cannot be heard, is found by the looks that go on all the same.
 
     Args:
         hardware: opens NVML if that is still to be done; raises NvmlError.
-        wake: told why to look, and at which GPU or "" for all; must not block.
+        types: what to listen for.
+        hear: told each event; the next one waits until it returns.
+        missed: told that events may have gone unheard.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, hardware: Callable[[], Watchable], *, wake: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        hardware: Callable[[], Watchable],
+        *,
+        types: EventType,
+        hear: Callable[[Event], None],
+        missed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._hardware = hardware
-        self._wake = wake
+        self._types = types
+        self._hear = hear
+        self._missed = missed
+        self._clock = clock
+        self._alive_at = clock()
+        self._trouble = ""
         self._events: Events | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
+
+    @property
+    def unheard(self) -> Mapping[str, str]:
+        """Why GPUs cannot be heard, by UUID, "" for all of them; a GPU that is not named is heard."""
+        if self._trouble:
+            return {"": self._trouble}
+        events = self._events
+        return {} if events is None else {gpu: str(error) for gpu, error in events.unwatched.items()}
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the thread has shown that it lives; more than some ten of them mean that a call hangs."""
+        return self._clock() - self._alive_at
 
     def start(self) -> None:
         """Listen from now on."""
@@ -63,19 +90,23 @@ class Listener:
                 self._listen()
             except NvmlError as error:
                 _log.debug("events of the GPUs cannot be heard now", error=str(error))
-            except Exception:  # noqa: BLE001 (without events changes are seen later, which is no reason to end)
+                self._trouble = str(error)
+            except Exception as error:  # noqa: BLE001 (without events changes are seen later, which is no reason to end)
                 _log.exception("events of the GPUs cannot be heard")
+                self._trouble = repr(error)
+            self._alive_at = self._clock()
             self._stopping.wait(RETRY_SECONDS)
 
     def _listen(self) -> None:
-        self._events = events = self._hardware().watch_events(TYPES)
+        self._events = events = self._hardware().watch_events(self._types)
         try:
             while not self._stopping.is_set():
                 gaps = events.gaps
                 event = events.wait(WAIT_SECONDS)
+                self._alive_at, self._trouble = self._clock(), ""
                 if event is not None:
-                    self._wake("a GPU tells of a change", event.gpu_uuid if event.type is EventType.MIG_CONFIG else "")
+                    self._hear(event)
                 elif events.gaps != gaps:
-                    self._wake("a change may have gone unheard", "")
+                    self._missed()
         finally:
             events.close()

@@ -7,6 +7,7 @@ import ctypes
 import gc
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -15,24 +16,26 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
-from dradriver import api
+from dradriver import api, health
 from dradriver.cdi.files import SpecFolder
 from dradriver.cdi.host import DriverRoot, nvml_library
 from dradriver.cdi.nodes import DeviceTree
 from dradriver.flags import Options
 from dradriver.gpu.policy import GpuRule, OfferPolicy
+from dradriver.health import Monitor
 from dradriver.kube import RESOURCE_CLAIMS, Client, EventRecorder, KubeconfigError
 from dradriver.kubelet import ClaimReference, HealthBoard
 from dradriver.listening import Listener
 from dradriver.nodeconfig import NodeConfiguration, Wanted
 from dradriver.numbering import GpuMemory
-from dradriver.nvml import SimulationUnusable
+from dradriver.nvml import Event, EventType, SimulationUnusable
 from dradriver.observe import logs
 from dradriver.observe.errors import ObserveError
 from dradriver.observe.metrics import Metrics, SliceWrite
 from dradriver.observe.readiness import Readiness
 from dradriver.observe.web import WebServer, parse_endpoint
-from dradriver.offering import Around, Offering
+from dradriver.offering import Around, Offering, Shown
+from dradriver.offering.verdicts import told_health
 from dradriver.prepare import Preparer
 from dradriver.prepare.containers import Containers
 from dradriver.prepare.errors import RecordError
@@ -46,6 +49,9 @@ from dradriver.turns import Turn
 
 if TYPE_CHECKING:
     from dradriver.nvml import Nvml
+
+CHANGES: Final = EventType.MIG_CONFIG | EventType.GPU_UNAVAILABLE | EventType.RECOVERY_ACTION
+"""Events after which another look at the GPUs may show something else."""
 
 REGISTERED: Final = "registered"
 PUBLISHED: Final = "published"
@@ -102,7 +108,10 @@ class Runtime:
         self._reporter = NodeReporter(options.node_name)
         self._configuration = self._make_configuration()
         self._offering = self._make_offering()
-        self._listener = Listener(self._opened, wake=lambda reason, gpu: self._offering.wake(reason, gpu_uuid=gpu))
+        self._listener = Listener(
+            self._opened, types=CHANGES | health.TYPES, hear=self._on_event, missed=self._on_missed_events
+        )
+        self._monitor = self._make_monitor()
 
     # --- start and stop --------------------------------------------------------------------------
 
@@ -129,6 +138,8 @@ class Runtime:
             self._preparer = self._make_preparer(self._teller)
             hardware.result()
         self._configuration.load()
+        self._monitor.load()
+        self._offering.mark(self._monitor.marks)
         self._offering.compute()
         self._reconciler = self._make_reconciler(self._client, self._preparer, self._teller)
         # An unprepare that finds no record has nothing to undo, so lost ones are made again before the first call.
@@ -138,6 +149,7 @@ class Runtime:
         self._offering.attach(self._client, self._publisher)
         self._offering.start()
         self._listener.start()
+        self._monitor.start()
         self._started = True
         return self._preparer
 
@@ -172,6 +184,7 @@ class Runtime:
         """
         self._stopping.set()
         self._listener.stop()
+        self._monitor.stop()
         self._configuration.stop()
         self._offering.stop()
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="stop") as pool:
@@ -219,6 +232,8 @@ class Runtime:
             return "the thread that offers the GPUs has ended"
         if self._publisher is not None and not self._configuration.alive:
             return "a thread that follows the node's configuration has ended"
+        if not self._monitor.alive:
+            return "the thread that watches over the GPUs has ended"
         return None
 
     def _make_preparer(self, teller: ClaimTeller) -> Preparer:
@@ -325,11 +340,41 @@ class Runtime:
             reporter=self._reporter,
             on_read=self._on_gpus_read,
             on_look=lambda: self._metrics.succeeded("offer"),
+            on_show=self._on_shown,
             on_offer=self._turn.take,
             on_outdated=self._on_outdated,
             unready=lambda reason: self._readiness.unmet(PUBLISHED, reason),
         )
         return Offering(around, wanted=lambda: self._configuration.current)
+
+    def _make_monitor(self) -> Monitor:
+        around = health.Around(
+            boot_id=self._boot_id,
+            file=self._folder / "health.json",
+            hardware=self._opened,
+            gpus=lambda: self._offering.gpus,
+            ears=self._listener,
+            place=self._offering.place,
+            claims=lambda gpu, place: [record.plan.uid for record in self._offering.claims(gpu, place)],
+            wishes=lambda: self._configuration.current.health,
+            on_marks=self._offering.mark,
+            on_look=lambda: self._metrics.succeeded("health"),
+        )
+        return Monitor(around)
+
+    def _on_event(self, event: Event) -> None:
+        self._monitor.hear(event)
+        if event.type & CHANGES:
+            gpu_uuid = event.gpu_uuid if event.type is EventType.MIG_CONFIG else ""
+            self._offering.wake("a GPU tells of a change", gpu_uuid=gpu_uuid)
+
+    def _on_missed_events(self) -> None:
+        self._monitor.wake()
+        self._offering.wake("a change may have gone unheard")
+
+    def _on_shown(self, shown: Shown) -> None:
+        if self._board is not None:
+            self._board.post(told_health(shown, int(time.time())))
 
     def _make_configuration(self) -> NodeConfiguration:
         options = self._options

@@ -70,6 +70,8 @@ class Mark:
 Marks = Mapping[str, tuple[Mark, ...]]
 """By UUID of the GPU."""
 
+NONE_MARKED: Final[Marks] = {}
+
 
 def marks_of(marks: Iterable[Mark], place: Place | None) -> tuple[Mark, ...]:
     """Choose the marks that count for a device: of each key the gravest, of equally grave ones the oldest.

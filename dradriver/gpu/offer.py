@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from dradriver import api
 from dradriver.gpu import attributes, counters, names
 from dradriver.gpu.devices import OfferedDevice, left_over_devices, wanted_devices
+from dradriver.gpu.health import EFFECTS, Effect, Mark, Marks, Place, marks_of
 from dradriver.gpu.model import Gpu
 from dradriver.gpu.order import in_order, regroup
 from dradriver.gpu.policy import Detail, GpuRule, OfferPolicy
@@ -22,6 +23,7 @@ from dradriver.resource import (
     lay_out,
     validate,
 )
+from dradriver.resource.limits import TAINTS_PER_DEVICE, TAINTS_PER_DEVICE_1_34
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +38,16 @@ class Situation:
         layout: where the API server wants counter sets; None where it keeps none, so that partitions which share a
             GPU with anything else cannot be offered.
         taints: the API server keeps taints; otherwise a device that would have one is withheld, unless it is held.
+        informational: it keeps taints of effect None, too; otherwise those are left out.
+        marks: what GPUs deserve for their health.
     """
 
     held: Mapping[str, str] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
     layout: Layout | None = Layout.APART
     taints: bool = True
+    informational: bool = True
+    marks: Marks = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,7 @@ class Offer:
         dynamic: UUIDs of the GPUs on which partitions are made when claims are prepared.
         static: UUIDs of the GPUs whose partitions an administrator makes, and only he.
         refused: UUIDs of GPUs that are left out because the API server would refuse them, and why.
+        unmarked: the pool as it would be if all GPUs were well, and the names in `plain` then.
     """
 
     pool: Pool
@@ -67,6 +74,7 @@ class Offer:
     dynamic: frozenset[str] = frozenset()
     static: frozenset[str] = frozenset()
     refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unmarked: tuple[Pool, frozenset[str]] | None = None
 
     def find(self, name: str) -> OfferedDevice | None:
         """Find what a name stands for, offered or not: an earlier process may have offered other devices."""
@@ -126,7 +134,7 @@ def make_offer(
     published = {device.name: device for devices in described for device in devices}
     # What is left over from earlier is never chosen anew, and so has no part in the order.
     wanted = [share.wanted for share in sound]
-    return Offer(
+    offer = Offer(
         pool=Pool(name=pool, groups=regroup(_groups(sound, published), in_order(wanted, policy.order))),
         devices={device.name: device for share in shares for device in share.devices},
         gpus={numbers[gpu.uuid]: gpu for gpu in ordered},
@@ -136,6 +144,59 @@ def make_offer(
         static=frozenset(gpu.uuid for gpu, rule in zip(ordered, rules, strict=True) if rule.mig is MigOffer.STATIC),
         refused=problems,
     )
+    return mark_offer(replace(offer, unmarked=(offer.pool, offer.plain)), situation)
+
+
+def mark_offer(offer: Offer, situation: Situation) -> Offer:
+    """Give devices the taints that their GPUs deserve for their health; all else stays.
+
+    Args:
+        offer: by `make_offer`, in the same situation but for the marks.
+        situation: with the marks that count now.
+    """
+    assert offer.unmarked is not None  # noqa: S101 (make_offer gives it)
+    pool, plain = offer.unmarked
+    groups = (replace(group, devices=_marked(group.devices, offer, situation)) for group in pool.groups)
+    pool = replace(pool, groups=tuple(group for group in groups if group.devices))
+    if situation.taints:
+        return replace(offer, pool=pool, plain=plain)
+    sick = {
+        name for name, device in offer.devices.items() if any(one.gravity for one in device_marks(device, situation))
+    }
+    return replace(offer, pool=pool, plain=plain - sick)
+
+
+def device_marks(device: OfferedDevice, situation: Situation) -> tuple[Mark, ...]:
+    """Give the marks that count for a device and that the API server keeps, the gravest first."""
+    deserved = situation.marks.get(device.gpu.uuid)
+    if not deserved:
+        return ()
+    place = None
+    if device.profile is not None and device.placement is not None:
+        place = Place(profile_id=device.profile.id, placement=device.placement)
+    marks = marks_of(deserved, place)
+    return marks if situation.informational else tuple(mark for mark in marks if mark.effect != Effect.NONE)
+
+
+def _marked(devices: tuple[Device, ...], offer: Offer, situation: Situation) -> tuple[Device, ...]:
+    found = ((device, device_marks(offer.devices[device.name], situation)) for device in devices)
+    if situation.taints:
+        return tuple(_tainted(device, marks, situation) if marks else device for device, marks in found)
+    return tuple(
+        device for device, marks in found if device.name in situation.held or not any(mark.gravity for mark in marks)
+    )
+
+
+def _tainted(device: Device, marks: Iterable[Mark], situation: Situation) -> Device:
+    """Add taints, the graver where there are two with one key."""
+    taints = {taint.key: taint for taint in device.taints}
+    for mark in marks:
+        if mark.key not in taints or EFFECTS.index(taints[mark.key].effect) < mark.gravity:
+            taints[mark.key] = mark.taint
+    # Whoever does not know the effect None is of 1.34, which takes four.
+    most = TAINTS_PER_DEVICE if situation.informational else TAINTS_PER_DEVICE_1_34
+    gravest = sorted(taints.values(), key=lambda taint: -EFFECTS.index(taint.effect))
+    return replace(device, taints=tuple(gravest[:most]))
 
 
 def in_bus_order(gpus: Iterable[Gpu]) -> list[Gpu]:

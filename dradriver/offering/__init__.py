@@ -7,9 +7,11 @@
     picture     all that decides what is offered, and what was made of it
     painting    how a picture is put together
     notes       what is wrong with an offer, in words
+    verdicts    the same story for the kubelet
     offering    the thread that looks, computes and hands over to the publisher
 """
 
 from dradriver.offering.offering import Around, Offering
+from dradriver.offering.picture import Shown
 
-__all__ = ["Around", "Offering"]
+__all__ = ["Around", "Offering", "Shown"]

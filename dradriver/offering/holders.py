@@ -11,7 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from dradriver.gpu.health import Place
+from dradriver.gpu.model import Gpu
 from dradriver.kube import RESOURCE_CLAIMS, RESOURCE_SLICES, Client, Object, Selector
+from dradriver.prepare.plan import PlannedDevice
 from dradriver.prepare.records import Record
 
 ASK_SECONDS: Final = 10.0
@@ -30,6 +33,46 @@ def recorded(records: Iterable[Record], boot_id: str) -> dict[str, str]:
             if not device.admin_access:
                 held[device.device] = made.uuid if made is not None else device.instance_uuid or ""
     return held
+
+
+def claims_of(records: Iterable[Record], gpu_uuid: str, place: Place | None) -> list[Record]:
+    """Find the claims that hold something of a GPU, or of that one partition; claims with admin access hold nothing."""
+    return [
+        record
+        for record in records
+        if any(
+            device.gpu_uuid == gpu_uuid and not device.admin_access and place in (None, _place(device))
+            for device in record.plan.devices
+        )
+    ]
+
+
+def place_of(records: Iterable[Record], gpu: Gpu | None, boot_id: str, instance_id: int) -> Place | None:
+    """Find out where a GPU instance lies, by its id on the GPU; None where nobody knows.
+
+    Args:
+        records: of prepared claims.
+        gpu: the GPU, with instances of others.
+        boot_id: of the running kernel; ids are given anew after a boot.
+        instance_id: as NVML reports it.
+    """
+    if gpu is None:
+        return None
+    for record in records:
+        for device in record.plan.devices if record.boot_id == boot_id else ():
+            made = record.made.get(device.device)
+            if made is not None and (device.gpu_uuid, made.gpu_instance_id) == (gpu.uuid, instance_id):
+                return _place(device)
+    for instance in gpu.instances:
+        if instance.gpu_instance_id == instance_id:
+            return Place(profile_id=instance.profile_id, placement=instance.placement)
+    return None
+
+
+def _place(device: PlannedDevice) -> Place | None:
+    if device.profile_id is None or device.placement is None:
+        return None
+    return Place(profile_id=device.profile_id, placement=device.placement)
 
 
 def allocated(claims: Iterable[Mapping[str, Any]], *, driver: str, pool: str) -> frozenset[str]:

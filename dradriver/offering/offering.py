@@ -7,23 +7,24 @@ API server) only wakes it. What a claim holds stays published as long as it hold
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import structlog
 
-from dradriver.gpu.offer import make_offer
+from dradriver.gpu.health import Marks, Place
+from dradriver.gpu.offer import make_offer, mark_offer
 from dradriver.kube import Client, KubeError
 from dradriver.nodeconfig import Wanted
 from dradriver.numbering import GpuMemory
 from dradriver.nvml import DriverMismatch, NvmlError, SimulationUnusable
 from dradriver.offering import notes
 from dradriver.offering.gpus import Gpus, NodeHardware
-from dradriver.offering.holders import Allocations, recorded
+from dradriver.offering.holders import Allocations, claims_of, place_of, recorded
 from dradriver.offering.painting import paint
-from dradriver.offering.picture import Shown
+from dradriver.offering.picture import Picture, Shown
 from dradriver.prepare.node import Node
-from dradriver.prepare.records import Records
+from dradriver.prepare.records import Record, Records
 from dradriver.publish import Features, probe_features
 from dradriver.reporting import Note
 from dradriver.resource import InvalidPoolError, Layout, Pool, Slice, lay_out, validate
@@ -68,6 +69,7 @@ class Around:
         reporter: see Reporter.
         on_read: called after each reading of the GPUs.
         on_look: called after each look that went through.
+        on_show: called with what was computed, whenever that has changed.
         on_offer: called before the publisher is told what to offer.
         on_outdated: the driver was replaced, and only a new process can load its library.
         unready: told why nothing is published.
@@ -82,6 +84,7 @@ class Around:
     reporter: Reporter
     on_read: Callable[[], None]
     on_look: Callable[[], None]
+    on_show: Callable[[Shown], None]
     on_offer: Callable[[], None]
     on_outdated: Callable[[], None]
     unready: Callable[[str], None]
@@ -108,6 +111,9 @@ class Offering:
         self._shown: Shown | None = None
         self._wake = threading.Event()
         self._lock = threading.Lock()
+        # Held while it is computed and handed over what is offered, by whichever thread; never during a call.
+        self._offering = threading.RLock()
+        self._marks: Marks = {}
         self._changed: set[str] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="offering", daemon=True)
@@ -124,6 +130,21 @@ class Offering:
     def node(self) -> Node | None:
         """What claims are prepared from; None while the GPUs are unknown."""
         return None if self._shown is None else self._shown.node
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of the node's GPUs, as they were read last, also of those that are gone while claims hold them."""
+        return () if self._shown is None else tuple(gpu.uuid for gpu in self._shown.picture.gpus)
+
+    def place(self, gpu_uuid: str, instance_id: int) -> Place | None:
+        """Tell where a GPU instance lies, by its id; None where that is not known."""
+        shown = self._shown
+        gpu = None if shown is None else shown.node.gpus.get(gpu_uuid)
+        return place_of(self._around.records.all(), gpu, self._around.boot_id, instance_id)
+
+    def claims(self, gpu_uuid: str, place: Place | None) -> list[Record]:
+        """Tell which claims hold something of a GPU, or that partition of it."""
+        return claims_of(self._around.records.all(), gpu_uuid, place)
 
     @property
     def alive(self) -> bool:
@@ -154,6 +175,22 @@ class Offering:
         with self._lock:
             self._changed.add(gpu_uuid)
             self._wake.set()
+
+    def mark(self, marks: Marks) -> None:
+        """Give devices the taints that their GPUs deserve for their health, at once: no GPU is read for it.
+
+        Args:
+            marks: of all GPUs that are not well.
+        """
+        with self._offering:
+            self._marks = marks
+            shown = self._shown
+            if shown is None:
+                return
+            picture = replace(shown.picture, marks=marks)
+            self._show(picture, replace(shown.node, offer=mark_offer(shown.node.offer, picture.situation)))
+            if self._slices and self._features is not None:
+                self._publish(self._shown or shown)
 
     def doubt(self) -> None:
         """Ask the API server anew what it keeps: it may be another one by now, or have other gates."""
@@ -237,7 +274,9 @@ class Offering:
         self.compute()
         shown = self._shown
         if shown is not None and self._is_settled(shown.picture.wanted):
-            self._publish(self._with_allocated(shown, self._allocations), self._allocations)
+            self._keep_allocated(shown, self._allocations)
+            with self._offering:
+                self._publish(self._shown or shown)
         self._around.on_look()
         return LOOK_SECONDS if answered else RETRY_SECONDS
 
@@ -277,6 +316,10 @@ class Offering:
 
     def compute(self) -> None:
         """Compute what is offered from what was read last."""
+        with self._offering:
+            self._compute()
+
+    def _compute(self) -> None:
         if self._gpus.hardware is None:
             return
         picture = paint(
@@ -285,6 +328,7 @@ class Offering:
             wanted=self._wanted(),
             features=self._features,
             allocated=frozenset() if self._allocations is None else self._allocations.names,
+            marks=self._marks,
         )
         if self._shown is not None and self._shown.is_true_to(picture):
             return
@@ -295,9 +339,13 @@ class Offering:
             numbers=picture.numbers,
             situation=picture.situation,
         )
-        node = Node(gpus={gpu.uuid: gpu for gpu in picture.gpus}, offer=offer, hardware=self._gpus.hardware)
-        self._shown = Shown(picture=picture, node=node)
+        gpus = {gpu.uuid: gpu for gpu in picture.gpus}
+        self._show(picture, Node(gpus=gpus, offer=offer, hardware=self._gpus.hardware))
         self._around.reporter.set("offer", notes.of_offer(picture, offer))
+
+    def _show(self, picture: Picture, node: Node) -> None:
+        self._shown = Shown(picture=picture, node=node)
+        self._around.on_show(self._shown)
 
     # --- publishing ------------------------------------------------------------------------------
 
@@ -317,7 +365,7 @@ class Offering:
         # The publisher may have withdrawn what was offered, and is to try again now.
         self._slices = ()
 
-    def _with_allocated(self, shown: Shown, allocations: Allocations) -> Shown:
+    def _keep_allocated(self, shown: Shown, allocations: Allocations) -> None:
         """See to it that no device vanishes from the slices that a claim holds, be it one that is not prepared yet."""
         if not shown.picture.wanted.hold and allocations.keep(shown.names):
             self.compute()
@@ -325,9 +373,9 @@ class Offering:
         # Records tell by themselves; and what no GPU of the node has nobody can keep.
         known = recorded(self._gpus.records(), self._gpus.boot_id).keys()
         allocations.forget(frozenset(known | (allocations.names - shown.names)))
-        return shown
 
-    def _publish(self, shown: Shown, allocations: Allocations) -> None:
+    def _publish(self, shown: Shown) -> None:
+        assert self._allocations is not None  # noqa: S101 (attached)
         if shown.picture.wanted.hold:
             return
         layout = shown.picture.situation.layout or Layout.APART
@@ -339,12 +387,14 @@ class Offering:
             self._around.unready(str(error))
             return
         self._hand_over(slices, devices=len(shown.names), gpus=len(shown.node.gpus))
-        allocations.published(shown.names)
+        self._allocations.published(shown.names)
 
     def _hold(self) -> None:
         """Offer nothing where that is wanted, whatever state the GPUs are in."""
         wanted = self._wanted()
-        if wanted.settled and wanted.hold:
+        if not (wanted.settled and wanted.hold):
+            return
+        with self._offering:
             self._hand_over(lay_out(Pool(name=self._around.node_name, groups=())), hold=True)
 
     def _hand_over(self, slices: tuple[Slice, ...], **facts: object) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from dradriver.gpu import names
+from dradriver.gpu.health import NONE_MARKED, Marks
 from dradriver.gpu.offer import in_bus_order
 from dradriver.nodeconfig import Wanted
 from dradriver.numbering import GpuMemory
@@ -20,6 +21,7 @@ def paint(
     wanted: Wanted,
     features: Features | None,
     allocated: frozenset[str] = frozenset(),
+    marks: Marks = NONE_MARKED,
 ) -> Picture:
     """Put together all that decides what a node offers.
 
@@ -29,6 +31,7 @@ def paint(
         wanted: by the administrator.
         features: of the API server; None as long as they are unknown.
         allocated: names of devices that claims hold by the API server's word only.
+        marks: what GPUs deserve for their health.
     """
     records, remembered = gpus.records(), memory.facts
     memory.learn(_numbers(records))
@@ -46,6 +49,7 @@ def paint(
         absent=frozenset(gpu.uuid for gpu in kept),
         gone=frozenset(memory.facts.keys() - set(uuids)),
         held=dict.fromkeys(allocated, "") | recorded(records, gpus.boot_id),
+        marks=marks,
     )
 
 

@@ -1,8 +1,9 @@
 """All that decides what is offered at one moment, and what was made of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from dradriver.gpu.health import Marks
 from dradriver.gpu.model import Gpu
 from dradriver.gpu.offer import Situation
 from dradriver.gpu.policy import GpuRule
@@ -24,6 +25,7 @@ class Picture:
         absent: UUIDs of GPUs that do not answer.
         gone: UUIDs of GPUs that were here since the node has booted and are not offered any more.
         held: devices that claims hold, see `gpu.offer.Situation`.
+        marks: what GPUs deserve for their health.
     """
 
     gpus: tuple[Gpu, ...]
@@ -33,6 +35,7 @@ class Picture:
     absent: frozenset[str]
     gone: frozenset[str]
     held: Mapping[str, str]
+    marks: Marks = field(default_factory=dict)
 
     @property
     def situation(self) -> Situation:
@@ -43,6 +46,8 @@ class Picture:
             absent=self.absent,
             layout=Layout.APART if known is None else known.layout,
             taints=known is None or known.taints,
+            informational=known is None or known.informational_taints,
+            marks=self.marks,
         )
 
     @property

@@ -74,6 +74,7 @@ class OfferingNode(PreparingNode):
             reporter=self.notes,
             on_read=lambda: None,
             on_look=lambda: None,
+            on_show=lambda _shown: None,
             on_offer=lambda: None,
             on_outdated=lambda: self.outdated.append(True),
             unready=self.not_ready.append,

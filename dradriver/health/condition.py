@@ -1,0 +1,344 @@
+"""What has been found about one GPU, and what each new finding changes. Pure: time is always given.
+
+A cause stays until the policy's rule for it is met; several stand beside each other, so a harmless error never takes
+the place of a grave one. What a GPU says when it is asked comes at once and goes when it has been well for a while,
+which grows each time it comes again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dradriver.gpu.health import Effect, Place
+from dradriver.health.policy import IGNORE, Policy, Rule, Until
+from dradriver.nvml import Readings
+
+RECOVERY: Final = "recovery"
+REMAP_PENDING: Final = "remap-pending"
+REMAP_FAILED: Final = "remap-failed"
+SRAM: Final = "sram-threshold"
+FABRIC: Final = "fabric-unhealthy"
+LOST: Final = "lost"
+MISSING: Final = "missing"
+NO_EVENTS: Final = "no-events"
+NO_ANSWER: Final = "no-answer"
+
+ORIGINS: Final = frozenset(
+    {"xid", "event", RECOVERY, REMAP_PENDING, REMAP_FAILED, SRAM, FABRIC, LOST, MISSING, NO_EVENTS, NO_ANSWER}
+)
+
+FIRST_HOLD: Final = 2.0
+"""Seconds for which a GPU has to be well before what it said is over, the first time."""
+LONGEST_HOLD: Final = 600.0
+FLAPPING_SECONDS: Final = 3600.0
+"""What has come so often within this time makes the hold longer."""
+LASTING: Final[Mapping[str, float]] = {MISSING: 30.0, NO_ANSWER: 60.0}
+"""Seconds after which what may pass by itself is taken seriously."""
+MOST_CAUSES: Final = 64
+MOST_OFFENCES: Final = 256
+_MOST_RAISES: Final = 16
+
+_MEMORY: Final = frozenset({REMAP_PENDING, REMAP_FAILED})
+_ENDED_BY_RESET: Final = frozenset(Until) - {Until.REBOOT, Until.OPERATOR}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Something that is wrong, as it was found; what it means the policy says.
+
+    Attributes:
+        origin: `xid` or `event` for what was reported, else one of the names above.
+        detail: number of the Xid, name of the event, value of field 230, or why nobody hears.
+        place: of the partition that is meant; None for all of the GPU.
+        since: Unix time of the first time.
+        last: of the last time.
+        grave: Unix time since which it is worse than its first time said; None if it is not.
+        mild: since which it is known to be harmless.
+        well: since which the GPU says that it is well again.
+    """
+
+    origin: str
+    detail: str = ""
+    place: Place | None = None
+    since: float
+    last: float
+    grave: float | None = None
+    mild: float | None = None
+    well: float | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells one cause from another."""
+        return (self.origin, self.detail if self.is_report else "", self.place)
+
+    @property
+    def is_report(self) -> bool:
+        """Whether it was reported once, and not said when asked."""
+        return self.origin in ("xid", "event")
+
+    def rule(self, policy: Policy) -> Rule | None:
+        """Give what the policy says of a report."""
+        if self.origin == "xid":
+            return policy.of_xid(int(self.detail))
+        return policy.events.get(self.detail) if self.origin == "event" else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offence:
+    """An error of a class that programs cause, and the claim whose program it was."""
+
+    kind: str
+    place: Place | None
+    claim: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """All that is held against one GPU.
+
+    Attributes:
+        causes: each with a key of its own.
+        offences: of the last hour.
+        raises: origin and Unix time of what was said when asked, of the last hour.
+    """
+
+    causes: tuple[Cause, ...] = ()
+    offences: tuple[Offence, ...] = ()
+    raises: tuple[tuple[str, float], ...] = field(default=())
+
+    def find(self, origin: str) -> Cause | None:
+        """Find what a GPU said when it was asked."""
+        return next((cause for cause in self.causes if cause.origin == origin), None)
+
+    def without(self, drop: Callable[[Cause], bool]) -> "Condition":
+        """Drop causes."""
+        kept = tuple(cause for cause in self.causes if not drop(cause))
+        return self if len(kept) == len(self.causes) else replace(self, causes=kept)
+
+    def put(self, cause: Cause) -> "Condition":
+        """Add a cause, or change the one with its key."""
+        for index, known in enumerate(self.causes):
+            if known.key == cause.key:
+                return replace(self, causes=(*self.causes[:index], cause, *self.causes[index + 1 :]))
+        return replace(self, causes=(*self.causes, cause))
+
+
+# --- what is reported -----------------------------------------------------------------------------
+
+
+def hear(
+    condition: Condition,
+    policy: Policy,
+    *,
+    origin: str,
+    detail: str,
+    place: Place | None,
+    claims: Iterable[str],
+    now: float,
+) -> Condition:
+    """Take in an error that a GPU reports.
+
+    Args:
+        condition: before.
+        policy: what errors mean.
+        origin: `xid` or `event`.
+        detail: the Xid, or the event's name.
+        place: of the partition that is named with it, None where none is.
+        claims: UIDs of the claims that hold what it is about.
+        now: Unix time.
+    """
+    heard = Cause(origin=origin, detail=detail, place=place, since=now, last=now)
+    condition = _contain(condition, policy, heard, now)
+    rule = heard.rule(policy)
+    if rule is None or rule.effect == IGNORE:
+        return condition
+    if rule.whole_gpu:
+        heard = replace(heard, place=None)
+    known = next((cause for cause in condition.causes if cause.key == heard.key), None)
+    if known is not None:
+        heard = replace(known, last=now) if known.mild is None else heard
+    elif _is_contained(condition, rule, now):
+        heard = replace(heard, mild=now)
+    condition = _suspect(condition, policy, rule, heard, claims, now)
+    return _bounded(condition, policy)
+
+
+def _contain(condition: Condition, policy: Policy, heard: Cause, now: float) -> Condition:
+    """Where this says that an earlier error was contained, take that one for harmless."""
+    for cause in condition.causes:
+        rule = cause.rule(policy)
+        contained = rule is not None and rule.contained_by is not None and heard.detail == str(rule.contained_by)
+        if contained and heard.origin == cause.origin and abs(now - cause.last) <= policy.follow_up:
+            condition = condition.put(replace(cause, mild=now))
+    return condition
+
+
+def _is_contained(condition: Condition, rule: Rule, now: float) -> bool:
+    """Whether what says that an error was contained came before it."""
+    if rule.contained_by is None:
+        return False
+    found = [cause for cause in condition.causes if cause.detail == str(rule.contained_by) and cause.origin == "xid"]
+    return any(abs(now - cause.last) <= _ORDER_SECONDS for cause in found)
+
+
+_ORDER_SECONDS: Final = 5.0
+"""Errors that belong together are reported within moments, in either order."""
+
+
+def _suspect(
+    condition: Condition, policy: Policy, rule: Rule, heard: Cause, claims: Iterable[str], now: float
+) -> Condition:
+    """Hold an error against the hardware rather than the program, where several claims met one of its class."""
+    if not rule.suspect:
+        return condition.put(heard)
+    begin = now - policy.suspect_seconds
+    known = {(one.kind, one.place, one.claim): one for one in condition.offences if one.at >= begin}
+    for claim in claims:
+        known[rule.kind, heard.place, claim] = Offence(kind=rule.kind, place=heard.place, claim=claim, at=now)
+    offenders = {claim for kind, place, claim in known if (kind, place) == (rule.kind, heard.place)}
+    if len(offenders) >= policy.suspect_claims and heard.grave is None:
+        heard = replace(heard, grave=now)
+    return replace(condition, offences=tuple(known.values())[-MOST_OFFENCES:]).put(heard)
+
+
+def _bounded(condition: Condition, policy: Policy) -> Condition:
+    """Drop the mildest and oldest of too many."""
+    if len(condition.causes) <= MOST_CAUSES:
+        return condition
+    mildest = min((cause for cause in condition.causes if cause.is_report), key=lambda one: _weight(one, policy))
+    return condition.without(lambda cause: cause is mildest)
+
+
+def _weight(cause: Cause, policy: Policy) -> tuple[bool, bool, float]:
+    rule = cause.rule(policy)
+    tells_only = rule is None or rule.effect in (IGNORE, Effect.NONE)
+    return cause.grave is not None, not tells_only and cause.mild is None, cause.last
+
+
+# --- what is said when asked ----------------------------------------------------------------------
+
+
+def read(condition: Condition, policy: Policy, readings: Readings, now: float) -> Condition:
+    """Take in what a GPU says when it is asked; what it does not tell changes nothing."""
+    said: dict[str, str | None] = {
+        RECOVERY: None if readings.recovery is None else str(readings.recovery or ""),
+        REMAP_PENDING: _flag(readings.remap_pending),
+        REMAP_FAILED: _flag(readings.remap_failure),
+        SRAM: _flag(readings.sram_exceeded),
+        FABRIC: None if readings.fabric is None else _flag(readings.fabric == "unhealthy"),
+        LOST: "",
+        MISSING: "",
+        NO_ANSWER: "",
+    }
+    for origin, detail in said.items():
+        if detail is not None:
+            condition = raise_(condition, origin, detail, now) if detail else _recover(condition, policy, origin, now)
+    return _outweigh(condition, policy, readings, now)
+
+
+def _flag(value: bool | None) -> str | None:  # noqa: FBT001 (a reading)
+    return None if value is None else "yes" * value
+
+
+def raise_(condition: Condition, origin: str, detail: str, now: float) -> Condition:
+    """Note that something is wrong now; it stays until `read` says otherwise, or `lower` does.
+
+    Args:
+        condition: before.
+        origin: one of the names above.
+        detail: more of it.
+        now: Unix time.
+    """
+    known = condition.find(origin)
+    if known is not None:
+        # Another action is another taint; of anything else the first words are kept, so that they do not change on.
+        changed = origin == RECOVERY and known.detail != detail
+        fresh = replace(known, detail=detail, since=now) if changed else known
+        return condition.put(replace(fresh, last=now, well=None))
+    raises = (*condition.raises, (origin, now))[-_MOST_RAISES:]
+    return replace(condition, raises=raises).put(Cause(origin=origin, detail=detail, since=now, last=now))
+
+
+def lower(condition: Condition, origin: str) -> Condition:
+    """Note that something is not wrong any more."""
+    return condition.without(lambda cause: cause.origin == origin)
+
+
+def _recover(condition: Condition, policy: Policy, origin: str, now: float) -> Condition:
+    """Note that a GPU says that it is well again, in one respect; it has to say so for a while."""
+    cause = condition.find(origin)
+    if cause is None:
+        return condition
+    well = now if cause.well is None else cause.well
+    if origin != NO_ANSWER and now - well < _hold(condition, origin, now):
+        return condition.put(replace(cause, well=well))
+    condition = lower(condition, origin)
+    if origin in (RECOVERY, LOST, MISSING):
+        return came_back(condition, policy, before=well)
+    return _end(condition, policy, {Until.MEMORY}, before=well) if origin in _MEMORY else condition
+
+
+def _hold(condition: Condition, origin: str, now: float) -> float:
+    times = sum(name == origin and now - at < FLAPPING_SECONDS for name, at in condition.raises)
+    return float(min(FIRST_HOLD * 2 ** max(0, times - 1), LONGEST_HOLD))
+
+
+def _outweigh(condition: Condition, policy: Policy, readings: Readings, now: float) -> Condition:
+    """Let what the GPU says of itself outweigh what was reported before."""
+    before = now - policy.recovery_patience
+    if readings.fabric == "healthy":
+        condition = _end(condition, policy, {Until.FABRIC}, before=before)
+    if readings.recovery != 0 or condition.find(RECOVERY) is not None:
+        return condition
+    condition = _end(condition, policy, {Until.ANSWERS}, before=before)
+    for cause in condition.causes:
+        rule = cause.rule(policy)
+        if rule is not None and rule.until is Until.RECOVERY and cause.last <= before and cause.mild is None:
+            condition = condition.put(replace(cause, mild=now))
+    return condition
+
+
+# --- what ends ------------------------------------------------------------------------------------
+
+
+def came_back(condition: Condition, policy: Policy, *, before: float) -> Condition:
+    """End what a reset ends, as far as it was reported before that Unix time; other causes are read anew."""
+    return replace(_end(condition, policy, _ENDED_BY_RESET, before=before), offences=())
+
+
+def rebooted(condition: Condition, policy: Policy, now: float) -> Condition:
+    """End what a start of the node ends."""
+    return came_back(_end(condition, policy, {Until.REBOOT}, before=now), policy, before=now)
+
+
+def _end(condition: Condition, policy: Policy, until: Iterable[Until], *, before: float) -> Condition:
+    return condition.without(
+        lambda cause: (rule := cause.rule(policy)) is not None and rule.until in until and cause.last <= before
+    )
+
+
+def pass_time(condition: Condition, policy: Policy, now: float) -> Condition:
+    """End what has expired, and take seriously what lasts."""
+    condition = condition.without(lambda cause: _has_expired(cause, policy, now))
+    for cause in condition.causes:
+        limit = LASTING.get(cause.origin)
+        if limit is not None and cause.grave is None and now - cause.since >= limit:
+            condition = condition.put(replace(cause, grave=now))
+    raises = tuple(one for one in condition.raises if now - one[1] < FLAPPING_SECONDS)
+    return condition if raises == condition.raises else replace(condition, raises=raises)
+
+
+def _has_expired(cause: Cause, policy: Policy, now: float) -> bool:
+    rule = cause.rule(policy)
+    if cause.origin == "event" and rule is None:
+        return True
+    if rule is None or cause.grave is not None:
+        return False
+    passes = cause.mild is not None or rule.until is Until.EXPIRY or _only_tells(rule)
+    return passes and now - max(cause.last, cause.mild or 0.0) >= policy.expiry
+
+
+def _only_tells(rule: Rule) -> bool:
+    """What keeps no pod away is told for a while, unless only a person can say that it is over."""
+    return rule.effect in (Effect.NONE, IGNORE) and rule.until is not Until.OPERATOR

@@ -1,0 +1,347 @@
+"""Watches over the GPUs: hears what they report, asks how they are, and says what taints they deserve.
+
+What is reported comes by the thread that listens and is acted upon at once, in that thread. A thread of its own asks
+every few seconds, sooner when something was reported or is about to end. A GPU that does not answer keeps nobody from
+hearing the others: each call has a limit, in the room that makes it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from dradriver.gpu.health import HealthWishes, Marks, Place, marks_of
+from dradriver.health import condition as found
+from dradriver.health import memory
+from dradriver.health.condition import Condition
+from dradriver.health.memory import Known
+from dradriver.health.policy import default_policy
+from dradriver.health.verdict import marks
+from dradriver.nvml import DriverUnavailable, Event, EventType, GpuLost, NotFound, NvmlError, Readings, Uninitialized
+
+LOOK_SECONDS: Final = 5.0
+"""How often the GPUs are asked how they are."""
+SHORTEST_PAUSE: Final = 0.25
+MISSES: Final = 2
+"""One answer that fails says nothing yet; so many in a row do."""
+DEAF_SECONDS: Final = 30.0
+"""After which a thread that waits for events, and should come back each second, is taken to hang."""
+_KEPT_SECONDS: Final = 60
+"""How exactly it is kept when an error was reported last, so that a storm of them writes no file each time."""
+
+EVENTS: Final[Mapping[EventType, str]] = {
+    EventType.FATAL_POISON: "fatal-poison",
+    EventType.GPU_UNAVAILABLE: "gpu-unavailable",
+}
+"""Events that are no Xids, by their names in the table."""
+
+TYPES: Final = EventType.XID | EventType.RECOVERY_ACTION | EventType.FATAL_POISON | EventType.GPU_UNAVAILABLE
+"""What has to be listened for."""
+
+_log = structlog.get_logger()
+
+
+class Hardware(Protocol):
+    """The GPUs, as `dradriver.nvml.Nvml` shows them."""
+
+    def readings(self, gpu_uuid: str) -> Readings:
+        """Ask a GPU how it is; raises NvmlError, after some seconds if it hangs."""
+
+    def returns(self, gpu_uuid: str) -> int:
+        """Count how often a GPU was gone and came back."""
+
+
+class Ears(Protocol):
+    """Who listens for events."""
+
+    @property
+    def unheard(self) -> Mapping[str, str]:
+        """Why a GPU cannot be heard, by UUID; all others are."""
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the thread that listens has shown that it lives."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Around:
+    """What the monitor has to do with.
+
+    Attributes:
+        boot_id: of the running kernel.
+        file: where it is kept what is held against GPUs.
+        hardware: opens NVML if that is still to be done; raises NvmlError.
+        gpus: UUIDs of the node's GPUs, also of those that are gone while claims hold them.
+        ears: who listens.
+        place: where a GPU instance lies, by the GPU's UUID and its id; None where that is not known.
+        claims: UIDs of the claims that hold something of a GPU, or that partition of it.
+        wishes: what the administrator wants otherwise than the table.
+        on_marks: told when GPUs deserve other taints than before, by one thread at a time; must not block.
+        on_look: told after each look at the GPUs.
+    """
+
+    boot_id: str
+    file: Path
+    hardware: Callable[[], Hardware]
+    gpus: Callable[[], Iterable[str]]
+    ears: Ears
+    place: Callable[[str, int], Place | None]
+    claims: Callable[[str, Place | None], Iterable[str]]
+    wishes: Callable[[], HealthWishes]
+    on_marks: Callable[[Marks], None]
+    on_look: Callable[[], None]
+
+
+class Monitor:
+    """Knows what is held against each GPU.
+
+    `load` first; then `marks` says what was known when an earlier process ended.
+
+    Args:
+        around: see Around.
+        clock: Unix time.
+    """
+
+    def __init__(self, around: Around, *, clock: Callable[[], float] = time.time) -> None:
+        self._around = around
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._conditions: dict[str, Condition] = {}
+        self._marks: Marks = {}
+        self._obeyed = ""
+        self._kept: object = None
+        self._misses: dict[str, int] = {}
+        self._returns: dict[str, int] = {}
+        self._wishes = HealthWishes()
+        self._policy = default_policy()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+
+    @property
+    def marks(self) -> Marks:
+        """What the GPUs deserve now, by UUID; those that are well are left out."""
+        return self._marks
+
+    @property
+    def conditions(self) -> Mapping[str, Condition]:
+        """What is held against the GPUs now, by UUID."""
+        with self._lock:
+            return dict(self._conditions)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def load(self) -> None:
+        """Take over what an earlier process knew; what a start of the node has ended is left out."""
+        known, now = memory.load(self._around.file), self._clock()
+        with self._lock:
+            self._adapt()
+            self._obeyed = known.obeyed
+            for uuid, condition in known.conditions.items():
+                same = known.boot_id == self._around.boot_id
+                kept = condition if same else found.rebooted(condition, self._policy, now)
+                self._conditions[uuid] = found.pass_time(kept, self._policy, now)
+            self._marks = self._judge()
+
+    def start(self) -> None:
+        """Ask the GPUs from now on."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End; a look under way is waited for at most that many seconds."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def wake(self) -> None:
+        """Ask the GPUs now."""
+        self._wake.set()
+
+    # --- what is reported -------------------------------------------------------------------------
+
+    def hear(self, event: Event) -> None:
+        """Take in what a GPU reports; by the thread that listens. What it is not about is left out."""
+        if event.type is EventType.XID or event.type in EVENTS:
+            origin = "xid" if event.type is EventType.XID else "event"
+            detail = str(event.data) if origin == "xid" else EVENTS[event.type]
+            self._report(event, origin, detail)
+        if event.type in TYPES:
+            self._wake.set()
+
+    def _report(self, event: Event, origin: str, detail: str) -> None:
+        place = None if event.gpu_instance_id is None else self._around.place(event.gpu_uuid, event.gpu_instance_id)
+        claims = tuple(self._around.claims(event.gpu_uuid, place))
+        with self._lock:
+            self._conditions[event.gpu_uuid] = found.hear(
+                self._conditions.get(event.gpu_uuid, Condition()),
+                self._policy,
+                origin=origin,
+                detail=detail,
+                place=place,
+                claims=claims,
+                now=self._clock(),
+            )
+            self._settle()
+
+    # --- what an administrator says ---------------------------------------------------------------
+
+    def obey(self, annotation: str, chosen: Callable[[str], Iterable[str]]) -> None:
+        """Clear what a node annotation names; each new value once, also over restarts.
+
+        Args:
+            annotation: its value, "" where there is none.
+            chosen: gives the UUIDs of GPUs that such a value names.
+        """
+        with self._lock:
+            if annotation == self._obeyed:
+                return
+            self._obeyed = annotation
+            if annotation:
+                self.clear(chosen(annotation))
+            self._keep()
+
+    def clear(self, gpu_uuids: Iterable[str]) -> None:
+        """Forget what is held against GPUs; what they still say when asked comes back at once."""
+        with self._lock:
+            for uuid in gpu_uuids:
+                if self._conditions.pop(uuid, None) is not None:
+                    _log.info("what was held against a GPU is cleared by an administrator", gpu=uuid)
+            self._settle()
+        self._wake.set()
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001 (whatever it was, the next look may go better)
+                _log.exception("the GPUs cannot be asked how they are")
+            self._wake.wait(self._pause())
+            self._wake.clear()
+
+    def _pause(self) -> float:
+        """Seconds until something may be over, or all GPUs are asked again."""
+        with self._lock:
+            waits = any(
+                cause.well is not None or (cause.origin in found.LASTING and cause.grave is None)
+                for condition in self._conditions.values()
+                for cause in condition.causes
+            )
+        return found.FIRST_HOLD / 2 if waits else LOOK_SECONDS
+
+    def look(self) -> None:
+        """Ask all GPUs how they are, and let time pass."""
+        unheard = self._unheard()
+        for uuid in tuple(self._around.gpus()):
+            if self._stopping.is_set():
+                return
+            change = self._ask(uuid)
+            with self._lock:
+                before = self._conditions.get(uuid, Condition())
+                self._conditions[uuid] = self._listened(change(before), uuid, unheard)
+                self._settle()
+        with self._lock:
+            self._adapt()
+            now = self._clock()
+            for uuid, condition in tuple(self._conditions.items()):
+                self._conditions[uuid] = found.pass_time(condition, self._policy, now)
+            self._settle()
+            self._keep()
+        self._around.on_look()
+
+    def _ask(self, uuid: str) -> Callable[[Condition], Condition]:
+        """Ask one GPU how it is; gives what that changes."""
+        try:
+            hardware = self._around.hardware()
+            readings, returns = hardware.readings(uuid), hardware.returns(uuid)
+        except NvmlError as error:
+            return self._missed(uuid, error)
+        self._misses.pop(uuid, None)
+        came_back = returns != self._returns.get(uuid, returns)
+        self._returns[uuid] = returns
+        return lambda condition: self._answered(condition, readings, came_back=came_back)
+
+    def _answered(self, condition: Condition, readings: Readings, *, came_back: bool) -> Condition:
+        now = self._clock()
+        if came_back:
+            condition = found.came_back(condition, self._policy, before=now)
+        return found.read(condition, self._policy, readings, now)
+
+    def _missed(self, uuid: str, error: NvmlError) -> Callable[[Condition], Condition]:
+        """Say what it means that a GPU did not answer; where all of NVML does not, nobody hears, which is told too."""
+        if isinstance(error, DriverUnavailable | Uninitialized):
+            return lambda condition: condition
+        self._misses[uuid] = self._misses.get(uuid, 0) + 1
+        if isinstance(error, GpuLost):
+            origin = found.LOST
+        elif self._misses[uuid] < MISSES:
+            return lambda condition: condition
+        else:
+            origin = found.MISSING if isinstance(error, NotFound) else found.NO_ANSWER
+        return lambda condition: found.raise_(condition, origin, str(error), self._clock())
+
+    def _unheard(self) -> Mapping[str, str]:
+        """Why GPUs cannot be heard, "" for all of them."""
+        if self._around.ears.silence > DEAF_SECONDS:
+            return {"": "nobody listens, since a call into the driver hangs"}
+        return self._around.ears.unheard
+
+    def _listened(self, condition: Condition, uuid: str, unheard: Mapping[str, str]) -> Condition:
+        why = unheard.get(uuid) or unheard.get("")
+        if why is None:
+            return found.lower(condition, found.NO_EVENTS)
+        return found.raise_(condition, found.NO_EVENTS, why, self._clock())
+
+    # --- under the lock ---------------------------------------------------------------------------
+
+    def _adapt(self) -> None:
+        wishes = self._around.wishes()
+        if wishes != self._wishes:
+            self._wishes = wishes
+            self._policy = default_policy().adapted(wishes)
+
+    def _settle(self) -> None:
+        """Where GPUs deserve other taints than before, keep why, and then say so."""
+        before, now = self._marks, self._judge()
+        self._marks = now
+        if _effective(before) == _effective(now):
+            return
+        self._keep()
+        self._around.on_marks(now)
+
+    def _judge(self) -> Marks:
+        self._conditions = {uuid: one for uuid, one in self._conditions.items() if one != Condition()}
+        judged = {uuid: marks(condition, self._policy, uuid) for uuid, condition in self._conditions.items()}
+        return {uuid: deserved for uuid, deserved in judged.items() if deserved}
+
+    def _keep(self) -> None:
+        """Keep it on disk, unless all that matters is there already."""
+        kept = (self._obeyed, {uuid: _roughly(condition) for uuid, condition in self._conditions.items()})
+        if kept == self._kept or (self._kept is None and kept == ("", {})):
+            return
+        known = Known(boot_id=self._around.boot_id, conditions=self._conditions, obeyed=self._obeyed)
+        if memory.save(self._around.file, known):
+            self._kept = kept
+
+
+def _effective(every: Marks) -> object:
+    """Give what makes a difference for any device."""
+    return {
+        uuid: {place: marks_of(deserved, place) for place in {None, *(mark.place for mark in deserved)}}
+        for uuid, deserved in every.items()
+    }
+
+
+def _roughly(condition: Condition) -> Condition:
+    causes = (replace(cause, last=cause.last // _KEPT_SECONDS, well=None) for cause in condition.causes)
+    offences = (replace(one, at=one.at // _KEPT_SECONDS) for one in condition.offences)
+    return replace(condition, causes=tuple(causes), offences=tuple(offences))
