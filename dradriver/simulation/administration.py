@@ -129,17 +129,20 @@ def remap(state: State, index: int, rows: RemappedRows) -> State:
 def reset(state: State, index: int) -> State:
     """Reset a GPU: instances gone, pending MIG mode and row remappings in force, nothing left to recover.
 
+    NVML sessions that are open have lost it: they hear that it happens, and then GPU_IS_LOST until they are shut down
+    and begun anew.
+
     Raises:
         Refused: IN_USE while processes use it, GPU_IS_LOST when it is off the bus.
     """
     gpu = state.gpus[index]
     require(not gpu.lost, Return.GPU_IS_LOST, f"GPU {index} is off the bus: recover it or reboot")
     require(not gpu.processes, Return.IN_USE, f"processes use GPU {index}: remove them first")
-    fresh = replace(_power_up(gpu), mig=gpu.mig_pending, mig_pending=gpu.mig_pending)
-    after = state.with_gpu(index, fresh)
-    if gpu.instances or fresh.mig != gpu.mig:
-        after = emit(after, index, EVENT_MIG_CONFIG, 0)
-    return emit(after, index, EVENT_RECOVERY_ACTION, 0) if gpu.recovery else after
+    fresh = replace(_power_up(gpu), mig=gpu.mig_pending, mig_pending=gpu.mig_pending, resets=gpu.resets + 1)
+    # Told before it counts as reset, else the sessions of before would not hear it.
+    told = emit(state, index, EVENT_MIG_CONFIG, 0) if gpu.instances or fresh.mig != gpu.mig else state
+    told = emit(told, index, EVENT_RECOVERY_ACTION, 0) if gpu.recovery else told
+    return told.with_gpu(index, fresh)
 
 
 def driver_reload(state: State, version: str | None = None) -> State:

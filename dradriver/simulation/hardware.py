@@ -41,10 +41,12 @@ MAX_COMPUTE_INSTANCES = 8
 # --- events -------------------------------------------------------------------------------------
 
 
-def emit(state: State, gpu: int, kind: int, data: int, **where: int) -> State:
-    """Queue an event for every listener of the GPU."""
-    event = Event(number=state.next_event, gpu=gpu, type=kind, data=data, **where)
-    return replace(state, events=(*state.events, event)[-EVENTS_KEPT:], next_event=state.next_event + 1)
+def emit(state: State, gpu: int, kind: int, data: int, *, times: int = 1, **where: int) -> State:
+    """Queue an event for every listener of the GPU, as often as told; of very many only the last are kept."""
+    resets, after = state.gpus[gpu].resets, state.next_event + times
+    numbers = range(max(state.next_event, after - EVENTS_KEPT), after)
+    events = [Event(number=number, gpu=gpu, type=kind, data=data, resets=resets, **where) for number in numbers]
+    return replace(state, events=(*state.events, *events)[-EVENTS_KEPT:], next_event=after)
 
 
 def _mig_changed(state: State, gpu: int) -> State:

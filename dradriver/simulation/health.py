@@ -116,10 +116,9 @@ def _wait(call: Call, handle: Any, data: Any, timeout: Any) -> None:
 
 def _next_event(session: Session, events: EventSet) -> Event | None:
     state = session.live_state()
-    known = session.slots(state)
-    event = events.take(tuple(one for one in state.events if one.gpu in known))
+    event = events.take(tuple(one for one in state.events if session.hears(one, state)))
     # What is queued comes first; then the loss of a watched GPU is told again by every wait.
-    gone = any(slot not in known or state.gpus[slot].lost for slot in events.watched)
+    gone = not all(session.reaches(slot, state.gpus[slot]) for slot in events.watched)
     require(event or not gone, Return.GPU_IS_LOST)
     return event
 

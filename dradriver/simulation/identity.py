@@ -93,6 +93,7 @@ def _handle_by_uuid(call: Call, wanted: Any, device: Any) -> None:
         for instance in gpu.instances:
             for compute in instance.compute:
                 if compute.uuid == name:
+                    _require_reached(call, index)
                     memory.put_handle(device, make_handle(Kind.MIG, index, compute.serial))
                     return
     raise Refused(Return.NOT_FOUND)
@@ -117,8 +118,12 @@ def _find(call: Call, matches: Any) -> int:
 
 
 def _put_gpu(call: Call, device: Any, index: int) -> None:
-    require(not call.state.gpus[index].lost, Return.GPU_IS_LOST)
+    _require_reached(call, index)
     memory.put_handle(device, make_handle(Kind.GPU, index))
+
+
+def _require_reached(call: Call, index: int) -> None:
+    require(call.session.reaches(index, call.state.gpus[index]), Return.GPU_IS_LOST)
 
 
 # --- names and numbers ----------------------------------------------------------------------------

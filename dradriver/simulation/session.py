@@ -168,7 +168,8 @@ class Session:
         self.users = 0
         self._numbers = count()
         self._loads = 0
-        self._seen: dict[int, int] = {}
+        # Pluggings and resets of each GPU when this began, by slot.
+        self._seen: dict[int, tuple[int, int]] = {}
 
     # --- life ---
 
@@ -182,7 +183,7 @@ class Session:
         require(state.driver == self.version, Return.LIB_RM_VERSION_MISMATCH)
         if self.users == 0:
             self._loads = state.driver_loads
-            self._seen = {slot: gpu.pluggings for slot, gpu in enumerate(state.gpus) if gpu.plugged}
+            self._seen = {slot: _lives(gpu) for slot, gpu in enumerate(state.gpus) if gpu.plugged}
         self.users += 1
 
     def stop(self) -> None:
@@ -206,7 +207,15 @@ class Session:
 
     def knows(self, slot: int, gpu: Gpu) -> bool:
         """Tell whether the GPU was there when the session began, and has stayed."""
-        return gpu.plugged and self._seen.get(slot) == gpu.pluggings
+        return gpu.plugged and slot in self._seen and self._seen[slot][0] == gpu.pluggings
+
+    def reaches(self, slot: int, gpu: Gpu) -> bool:
+        """Tell whether the GPU answers: it is known, on the bus, and was not reset since the session began."""
+        return gpu.plugged and not gpu.lost and self._seen.get(slot) == _lives(gpu)
+
+    def hears(self, event: Event, state: State) -> bool:
+        """Tell whether an event comes from a GPU as this session knows it, not from after its reset."""
+        return self.knows(event.gpu, state.gpus[event.gpu]) and event.resets == self._seen[event.gpu][1]
 
     def slots(self, state: State) -> tuple[int, ...]:
         """Slots of the GPUs by NVML index: where one is taken away, those behind it move up.
@@ -269,7 +278,7 @@ class Session:
         kind, index, serial = _decode(arguments[0])
         require(kind & function.takes and index < len(state.gpus), Return.INVALID_ARGUMENT)
         gpu = state.gpus[index]
-        require(self.knows(index, gpu) and not gpu.lost, Return.GPU_IS_LOST)
+        require(self.reaches(index, gpu), Return.GPU_IS_LOST)
         call = Call(session=self, state=state, index=index, kind=kind, serial=serial)
         _require_alive(call)
         function.run(call, *arguments[1:])
@@ -297,6 +306,10 @@ class Session:
         if any(_matches(fault, name, index) for fault in self.store.read().faults):
             return self.store.update(lambda state: _use_fault(state, name, index))
         return None
+
+
+def _lives(gpu: Gpu) -> tuple[int, int]:
+    return gpu.pluggings, gpu.resets
 
 
 def _decode(argument: Any) -> tuple[Kind, int, int]:

@@ -109,6 +109,7 @@ class Gpu:
         recovery: NVML field 230.
         plugged: it is in its slot; else nobody on the node knows of it.
         pluggings: how often it was put in: an NVML session knows only what was there when it began.
+        resets: how often it was reset: an NVML session that began before the last one has lost it.
     """
 
     model: str
@@ -130,6 +131,7 @@ class Gpu:
     renames: tuple[Rename, ...] = ()
     plugged: bool = True
     pluggings: int = 1
+    resets: int = 0
 
     @property
     def kind(self) -> Model:
@@ -168,6 +170,7 @@ class Event(NamedTuple):
         gpu: its slot.
         type: one bit of nvmlEventType*.
         data: the Xid, for Xid events.
+        resets: the GPU's, when it happened.
     """
 
     number: int
@@ -176,6 +179,7 @@ class Event(NamedTuple):
     data: int
     gpu_instance: int = NOT_ATTRIBUTED
     compute_instance: int = NOT_ATTRIBUTED
+    resets: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

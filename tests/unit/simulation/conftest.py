@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from dradriver import simulation
-from dradriver.simulation import description
+from dradriver.simulation import administration, description
 from dradriver.simulation.state import Gpu, State
 from dradriver.simulation.store import Store
 
@@ -39,6 +39,16 @@ class Node:
         """Load the library anew, as another process would."""
         pynvml.nvmlLib = simulation.open_library(self.folder)
         pynvml._nvmlGetFunctionPointer_cache.clear()
+
+    def begin_anew(self) -> None:
+        """Shut NVML down and initialize it anew."""
+        pynvml.nvmlShutdown()
+        pynvml.nvmlInit()
+
+    def reset(self, index=0) -> None:
+        """Reset a GPU, and begin anew so that it answers."""
+        self.do(administration.reset, index)
+        self.begin_anew()
 
     # --- pynvml's raw calls ---
 

@@ -106,7 +106,7 @@ def test_rows_are_not_told_while_instances_live(node):
 
 def test_a_reset_puts_remappings_in_force(node):
     node.do(administration.remap, 0, RemappedRows(uncorrectable=1, pending=True, failure=True))
-    node.do(administration.reset, 0)
+    node.reset()
     assert pynvml.nvmlDeviceGetRemappedRows(node.handle()) == (0, 1, 0, 1)
 
 
@@ -289,7 +289,7 @@ def test_xids_ask_for_recovery_as_the_catalogue_says(node, xid, action):
 def test_recovery_can_be_named(node):
     node.do(administration.raise_xid, 0, number=154, recovery=hardware.RECOVERY["drain-and-reset"])
     assert fields(node, 230, 226, 227) == [4, 0, 1]
-    node.do(administration.reset, 0)
+    node.reset()
     assert fields(node, 230) == [0]
 
 
@@ -299,8 +299,10 @@ def test_a_reset_is_told(node):
     events = node.watch(MIG_CHANGED | RECOVERY)
     node.do(administration.reset, 0)
     assert [wait(events)[:2], wait(events)[:2]] == [(MIG_CHANGED, 0), (RECOVERY, 0)]
+    node.begin_anew()
+    events = node.watch(MIG_CHANGED | RECOVERY)
     node.do(administration.reset, 0)
-    with pytest.raises(pynvml.NVMLError_Timeout):
+    with pytest.raises(pynvml.NVMLError_GpuIsLost):
         wait(events)
 
 

@@ -113,7 +113,7 @@ def test_pci_class(node):
 
 
 def test_memory_adds_up(node):
-    node.do(administration.reset, 0)
+    node.reset()
     one = pynvml.nvmlDeviceGetMemoryInfo(node.handle())
     two = pynvml.nvmlDeviceGetMemoryInfo(node.handle(), version=pynvml.nvmlMemory_v2)
     assert one.total == two.total == 81559 << 20

@@ -38,7 +38,7 @@ def test_ampere_waits_for_a_reset(make_node, model):
     assert pynvml.nvmlDeviceGetMigMode(node.handle()) == [OFF, ON]
     with pytest.raises(pynvml.NVMLError_NotSupported):
         node.create(0, 0)
-    node.do(administration.reset, 0)
+    node.reset()
     assert pynvml.nvmlDeviceGetMigMode(node.handle()) == [ON, ON]
     assert node.create(0, 0)
 
