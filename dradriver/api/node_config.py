@@ -41,7 +41,7 @@ _BUS_ID: Final = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 _DEVICE_ID: Final = re.compile(r"0x[0-9a-f]{8}")
 _XID: Final = re.compile(r"[1-9][0-9]{0,2}")
 _MOST_NAMED: Final = 10
-"""Names that a mistake lists, and mistakes of its health policy that a configuration tells; an Event has little room."""
+"""Names that a mistake lists, and mistakes of its policy that a configuration tells; an Event has little room."""
 
 # --- the document ---------------------------------------------------------------------------------
 
