@@ -158,6 +158,7 @@ def test_a_partition_is_refused_where_mig_mode_takes_a_reset(make_node):
     claim = node.allocate("gpu-0-mig-1g10gb-19-0")
     node.simulate("mig", "off")
     node.simulate("reset")
+    node.nvml.renew()
     assert "changes it only through a reset, which this driver never does" in refused(node, claim)
     assert node.is_clean()
 
