@@ -6,6 +6,9 @@
     calls       how a call is made: translation, enumerations, raw lists, optional facts
     session     initialization, and when it is made anew
     bus         whether GPUs came or went
+    bounded     calls that may hang, in threads
+    lives       which GPUs' handles died, and which came back
+    roster      who was met at which of NVML's indices
     cache       handles and unchanging facts of one session
     events      what GPUs tell by themselves
     facts, readings, names, sysfs, profiles, instances     what is read and changed
@@ -28,6 +31,7 @@ from dradriver.nvml.errors import (
     DriverNotLoaded,
     DriverUnavailable,
     GpuLost,
+    Hanging,
     InsufficientResources,
     InUse,
     InvalidArgument,
@@ -58,6 +62,7 @@ __all__ = [
     "EventType",
     "Events",
     "GpuLost",
+    "Hanging",
     "InUse",
     "InsufficientResources",
     "InvalidArgument",

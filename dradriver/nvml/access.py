@@ -10,26 +10,38 @@ import pynvml
 
 from dradriver.gpu.model import Gpu, MigInstance, MigMode, MigProfile, Placement
 from dradriver.nvml import instances as mig
+from dradriver.nvml.bounded import Bounded
 from dradriver.nvml.bus import Bus
 from dradriver.nvml.cache import Cache
 from dradriver.nvml.calls import Device, call, instance_id
 from dradriver.nvml.errors import (
     INSUFFICIENT_SIZE,
     RESET_REQUIRED,
+    GpuLost,
     NvmlError,
     ResetRequired,
     Uninitialized,
-    is_session_gone,
     translate,
 )
 from dradriver.nvml.events import Events
 from dradriver.nvml.facts import read_mig_mode, read_minor
-from dradriver.nvml.names import bus_order
+from dradriver.nvml.node import (
+    FIRST_READ_SECONDS,
+    RENEWAL_SECONDS,
+    Node,
+    cuda_driver_version,
+    driver_version,
+    instances_in,
+)
 from dradriver.nvml.readings import read_readings
 from dradriver.nvml.records import EventType, Inventory, Process, Readings, UnreadableGpu
+from dradriver.nvml.roster import Roster
 from dradriver.nvml.session import Session
 
 T = TypeVar("T")
+
+READINGS_SECONDS: Final = 5.0
+"""How long `Nvml.readings` may take for a GPU that is open already."""
 
 _SIZE_ATTEMPTS: Final = 3
 
@@ -38,8 +50,12 @@ class Nvml:
     """One NVML session; any thread may call it, and no pynvml object leaves it.
 
     GPUs are named by UUID. Every method raises NvmlError (see `dradriver.nvml.errors`), with the UUID in it. A session
-    that the driver ended is opened anew and the call made again, once; a lost GPU leads to that at most every
-    `LOST_PAUSE` seconds, or at `renew`; GPUs that came or went lead to it at the next `inventory`.
+    that the driver ended is opened anew and the call made again, once. A GPU that is lost leads to that, too: at once
+    where it could be read before, since it may have been reset, then every `LOST_PAUSE` seconds. GPUs that came or went
+    lead to it at the next `inventory`.
+
+    `inventory` and `readings` are bounded: a call that hangs in the driver is left behind. The others, which change
+    something or are asked on behalf of a change, take as long as the driver does.
 
     MIG changes of one GPU must be made one after another; that is the caller's to see to, since he changes more than
     NVML at a time.
@@ -56,11 +72,13 @@ class Nvml:
         self._sys_root = sys_root
         self._clock = clock
         self._unreadable: tuple[UnreadableGpu, ...] = ()
-        self._returns: dict[str, int] = {}
         # Looked at first: a GPU that comes meanwhile is a change then.
         self._bus = Bus(sys_root)
         self._session = Session(clock)
-        self._cache = Cache(0, sys_root)
+        self._roster = Roster()
+        self._cache = Cache(0, sys_root, self._roster)
+        self._bounded = Bounded()
+        self._node = Node(self._session, self._cache_of, self._bounded, self._roster)
 
     # --- the session --------------------------------------------------------------------------
 
@@ -74,11 +92,11 @@ class Nvml:
 
     def driver_version(self) -> str:
         """Give the driver's version as NVML says it, `580.105.08`."""
-        return self._run(lambda _: _driver_version())
+        return self._run(lambda _: driver_version())
 
     def cuda_driver_version(self) -> tuple[int, int]:
         """Give the newest CUDA version (major, minor) that the driver supports."""
-        return self._run(lambda _: _cuda_driver_version())
+        return self._run(lambda _: cuda_driver_version())
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -94,11 +112,17 @@ class Nvml:
         """Read all GPUs, and what keeps the others from being read, in one.
 
         Where GPUs were plugged in or taken away, the session is opened anew for it; if calls are under way, for a later
-        one.
+        one. A GPU that does not answer any more is asked again with a new handle before it counts as lost, unless calls
+        are under way for longer than `RENEWAL_SECONDS`. One that hangs is unreadable by a Hanging; while it does, it
+        keeps nobody waiting.
+
+        Raises:
+            Hanging: a call that concerns no GPU hangs.
+            NvmlError: NVML as a whole does not answer.
         """
         if self._bus.has_changed():
             self._session.renew()
-        inventory = self._run(self._read_all)
+        inventory = self._node.read()
         if self._bus.falls_short(len(inventory.gpus) + len(inventory.unreadable)):
             self._session.renew()
         self._unreadable = inventory.unreadable
@@ -125,10 +149,18 @@ class Nvml:
 
         Raises:
             GpuLost: it does not answer; its memory is asked, which reaches the hardware.
-            TimedOut: a call about it hangs in the driver.
+            Hanging: a call about it hangs in the driver, for `READINGS_SECONDS` or since earlier.
             NvmlError: it cannot be opened, or NVML as a whole does not answer.
         """
-        return self._on(gpu_uuid, lambda _, device: read_readings(device, self._session.note))
+        generation = self._session.generation
+        try:
+            return self._readings(gpu_uuid)
+        except Uninitialized:
+            pass
+        except GpuLost:
+            if not self._session.is_renewed(generation, RENEWAL_SECONDS):
+                raise
+        return self._readings(gpu_uuid)
 
     def returns(self, gpu_uuid: str) -> int:
         """Tell how often the GPU came back: its handle had died, and it could be read again afterwards.
@@ -136,11 +168,11 @@ class Nvml:
         Handles die where the GPU is reset, lost or taken away, or the driver is loaded anew. A session that was made
         anew for another reason does not count. Counted by `inventory` and `readings`.
         """
-        return self._returns.get(gpu_uuid, 0)
+        return self._session.returns(gpu_uuid)
 
     def watch_events(self, types: EventType) -> Events:
         """Watch all GPUs of the node for events of these types, from now on; see `Events`."""
-        return Events(self._session, self._cache_of, types, self._clock)
+        return Events(self._session, self._cache_of, self._bounded, types, self._clock)
 
     # --- changing -----------------------------------------------------------------------------
 
@@ -208,6 +240,23 @@ class Nvml:
         """
         self._on(gpu_uuid, lambda _, device: mig.destroy_gpu_instance(device, gpu_instance_id))
 
+    # --- how a GPU is asked for its health ----------------------------------------------------
+
+    def _readings(self, gpu_uuid: str) -> Readings:
+        known = not self._session.is_stale and self._cache.is_open(gpu_uuid)
+        seconds = READINGS_SECONDS if known else FIRST_READ_SECONDS
+        return self._bounded.run(
+            gpu_uuid, seconds, lambda: self._once(lambda cache: self._read_readings(cache, gpu_uuid))
+        )
+
+    def _read_readings(self, cache: Cache, gpu_uuid: str) -> Readings:
+        readings, refusal = read_readings(cache.find(gpu_uuid))
+        if refusal is None:
+            self._session.answered(gpu_uuid, cache.generation, thorough=True)
+        else:
+            self._session.note(refusal, cache.generation)
+        return readings
+
     # --- how a call is made -------------------------------------------------------------------
 
     def _on(self, gpu_uuid: str, operation: Callable[[Cache, Device], T]) -> T:
@@ -225,75 +274,11 @@ class Nvml:
 
     def _cache_of(self, generation: int) -> Cache:
         if self._cache.generation != generation:
-            self._cache = Cache(generation, self._sys_root)
+            self._cache = Cache(generation, self._sys_root, self._roster)
         return self._cache
-
-    def _read_all(self, cache: Cache) -> Inventory:
-        versions = _driver_version(), _cuda_driver_version()
-        read = [self._read_one(cache, index, versions) for index in range(cache.count())]
-        gpus = [one for one in read if isinstance(one, Gpu)]
-        return Inventory(
-            gpus=tuple(sorted(gpus, key=lambda gpu: bus_order(gpu.pci_bus_id))),
-            unreadable=tuple(one for one in read if isinstance(one, UnreadableGpu)),
-        )
-
-    def _read_one(self, cache: Cache, index: int, versions: tuple[str, tuple[int, int]]) -> Gpu | UnreadableGpu:
-        try:
-            return _gpu(cache, cache.device(index), versions)
-        except NvmlError as error:
-            if is_session_gone(error):
-                raise
-            self._session.note(error)
-            return _unreadable(cache, index, error)
 
 
 # --- reading ----------------------------------------------------------------------------------
-
-
-def _driver_version() -> str:
-    return call(None, pynvml.nvmlSystemGetDriverVersion)
-
-
-def _cuda_driver_version() -> tuple[int, int]:
-    version = call(None, pynvml.nvmlSystemGetCudaDriverVersion_v2)
-    return version // 1000, version % 1000 // 10
-
-
-def _gpu(cache: Cache, device: Device, versions: tuple[str, tuple[int, int]]) -> Gpu:
-    facts = cache.facts(device)
-    mode = read_mig_mode(device)
-    return Gpu(
-        uuid=device.gpu,
-        minor=read_minor(device),
-        pci_bus_id=facts.pci_bus_id,
-        pci_device_id=facts.pci_device_id,
-        product_name=facts.product_name,
-        brand=facts.brand,
-        architecture=facts.architecture,
-        compute_capability=facts.compute_capability,
-        driver_version=versions[0],
-        cuda_driver_version=versions[1],
-        memory_bytes=cache.memory(device),
-        mig_mode=mode,
-        mig_needs_reset=mode is not None and not facts.resetless_mig,
-        vgpu_guest=facts.vgpu_guest,
-        profiles=cache.profiles(device, mode) if mode else (),
-        instances=_instances_in(cache, device, mode),
-        addressing_mode=facts.addressing_mode,
-        numa_node=facts.numa_node,
-        pcie_root=facts.pcie_root,
-    )
-
-
-def _unreadable(cache: Cache, index: int, error: NvmlError) -> UnreadableGpu:
-    device = cache.known_device(index)
-    facts = cache.known_facts(device.gpu) if device else None
-    return UnreadableGpu(
-        index=index,
-        uuid=device.gpu if device else None,
-        pci_bus_id=facts.pci_bus_id if facts else None,
-        error=error,
-    )
 
 
 def _profiles(cache: Cache, device: Device) -> tuple[MigProfile, ...]:
@@ -303,13 +288,7 @@ def _profiles(cache: Cache, device: Device) -> tuple[MigProfile, ...]:
 
 def _list_instances(cache: Cache, device: Device) -> tuple[MigInstance, ...]:
     mode = read_mig_mode(device)
-    return _instances_in(cache, device, mode)
-
-
-def _instances_in(cache: Cache, device: Device, mode: MigMode | None) -> tuple[MigInstance, ...]:
-    if mode is None or not mode.current:
-        return ()
-    return mig.list_instances(device, cache.profiles(device, mode), cache.compute_profiles)
+    return instances_in(cache, device, mode)
 
 
 def _processes(device: Device) -> tuple[Process, ...]:

@@ -11,6 +11,7 @@ from dradriver.nvml.errors import NvmlError, is_session_gone
 from dradriver.nvml.facts import Facts, read_facts, read_memory
 from dradriver.nvml.instances import ComputeProfile, read_compute_profiles
 from dradriver.nvml.profiles import read_profiles
+from dradriver.nvml.roster import Roster
 
 
 @dataclass(slots=True)
@@ -21,11 +22,13 @@ class Cache:
     same entry read the same thing twice.
 
     Attributes:
+        roster: who was met, in this session and earlier ones.
         drops: how often all handles were dropped: one that was given before is not good for sure any more.
     """
 
     generation: int
     sys_root: Path
+    roster: Roster = field(default_factory=Roster)
     drops: int = 0
     _count: int = 0
     _devices: dict[int, Device] = field(default_factory=dict)
@@ -40,6 +43,7 @@ class Cache:
         if count != self._count and self._devices:
             self.forget_devices()
         self._count = count
+        self.roster.counted(count)
         return count
 
     def device(self, index: int) -> Device:
@@ -47,18 +51,29 @@ class Cache:
         known = self._devices.get(index)
         if known is None:
             known = self._devices[index] = _open(index)
+            self.roster.met(index, known.gpu)
         return known
+
+    def name(self, index: int) -> str:
+        """Name the GPU at this index without asking: by UUID if it was ever met there, else `GPU <index>`."""
+        known = self._devices.get(index)
+        return known.gpu if known else self.roster.uuid_at(index) or index_label(index)
+
+    def is_open(self, gpu_uuid: str) -> bool:
+        """Tell whether there is a handle of this GPU."""
+        return self._opened(gpu_uuid) is not None
 
     def find(self, gpu_uuid: str) -> Device:
         """Give the GPU with this UUID.
 
-        The GPUs are looked through by index first: NVML's own search by UUID can take 10 s on a large node. It has the
-        last word on why there is none.
+        It is looked for where it was met last, then by every index: NVML's own search by UUID can take 10 s on a large
+        node. It has the last word on why there is none. Where the GPU has kept its index, no other is touched, which
+        may hang.
 
         Raises:
             NvmlError: NotFound, or what keeps that GPU from being opened.
         """
-        return self._opened(gpu_uuid) or self._searched(gpu_uuid) or _open_by_uuid(gpu_uuid)
+        return self._opened(gpu_uuid) or self._met(gpu_uuid) or self._searched(gpu_uuid) or _open_by_uuid(gpu_uuid)
 
     def forget_devices(self) -> None:
         """Drop handles and indices, which a switch of MIG mode may change; facts are kept by UUID."""
@@ -75,10 +90,6 @@ class Cache:
     def known_facts(self, gpu_uuid: str) -> Facts | None:
         """Give what was read before, without asking."""
         return self._facts.get(gpu_uuid)
-
-    def known_device(self, index: int) -> Device | None:
-        """Give the GPU at this index if it was opened before, without asking."""
-        return self._devices.get(index)
 
     def memory(self, device: Device) -> int | None:
         """Read total memory in bytes; the last good answer where NVML does not tell now."""
@@ -112,6 +123,19 @@ class Cache:
     def _opened(self, gpu_uuid: str) -> Device | None:
         return next((device for device in tuple(self._devices.values()) if device.gpu == gpu_uuid), None)
 
+    def _met(self, gpu_uuid: str) -> Device | None:
+        """Open the GPU where it was met last; None where another is there now."""
+        index = self.roster.index_of(gpu_uuid)
+        if index is None or index >= self.count():
+            return None
+        try:
+            device = self.device(index)
+        except NvmlError as error:
+            if is_session_gone(error):
+                raise
+            return _open_by_uuid(gpu_uuid)
+        return device if device.gpu == gpu_uuid else None
+
     def _searched(self, gpu_uuid: str) -> Device | None:
         for index in range(self.count()):
             try:
@@ -125,8 +149,13 @@ class Cache:
         return None
 
 
+def index_label(index: int) -> str:
+    """Name a GPU whose UUID is not known."""
+    return f"GPU {index}"
+
+
 def _open(index: int) -> Device:
-    label = f"GPU {index}"
+    label = index_label(index)
     handle = call(label, pynvml.nvmlDeviceGetHandleByIndex, index)
     return Device(call(label, pynvml.nvmlDeviceGetUUID, handle), handle)
 

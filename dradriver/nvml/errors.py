@@ -18,7 +18,8 @@
     ├── NoPermission                privileges are missing (4)
     ├── GpuLost                     the GPU does not answer any more (15)
     ├── ResetRequired               takes a GPU reset (16), or a mode that waits for one
-    ├── TimedOut                    (10)
+    ├── TimedOut                    the driver did not answer in time (10)
+    │   └── Hanging                 a call was left behind in the driver; no other is made meanwhile
     └── UnknownError                every other code
 
 `translate` is the only place where a pynvml code becomes one of these. pynvml's own exceptions cannot be
@@ -156,6 +157,13 @@ class TimedOut(NvmlError):
     step = "try again; if it stays, see dmesg for Xid 119 or 120"
 
 
+class Hanging(TimedOut):
+    """A call did not come back from the driver in time, and was left behind; or an earlier one still hangs there."""
+
+    cause = "it does not come back"
+    step = "see dmesg for Xid 119 or 120, and reset the GPU or reboot the node if it stays; then it is asked again"
+
+
 class UnknownError(NvmlError):
     """A code that has no class of its own."""
 
@@ -163,6 +171,7 @@ class UnknownError(NvmlError):
 NOT_SUPPORTED: Final = 3
 NOT_FOUND: Final = 6
 INSUFFICIENT_SIZE: Final = 7
+TIMEOUT: Final = 10
 LIBRARY_NOT_FOUND: Final = 12
 RESET_REQUIRED: Final = 16
 UNINITIALIZED: Final = 1
@@ -174,7 +183,7 @@ _CLASSES: Final[dict[int, type[NvmlError]]] = {
     4: NoPermission,
     NOT_FOUND: NotFound,
     9: DriverNotLoaded,
-    10: TimedOut,
+    TIMEOUT: TimedOut,
     LIBRARY_NOT_FOUND: LibraryMissing,
     13: NotSupported,
     15: GpuLost,

@@ -11,16 +11,22 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
 import pynvml
 
+from dradriver.nvml.bounded import Bounded
 from dradriver.nvml.cache import Cache
 from dradriver.nvml.calls import Device, call, instance_id
 from dradriver.nvml.errors import NOT_SUPPORTED, NotSupported, NvmlError, TimedOut, is_session_gone
+from dradriver.nvml.node import key_of
 from dradriver.nvml.records import Event, EventType
 from dradriver.nvml.session import SLICE, Session
+
+REGISTER_SECONDS: Final = 5.0
+"""How long it may take to open a GPU and register it."""
 
 LOOK_PAUSE: Final = 30.0
 """Seconds between looks for GPUs that are not registered: opening one that is lost can take seconds."""
@@ -40,7 +46,9 @@ class _Watch:
         mark: generation of the session, and drops of its handles, that it belongs to.
         handle: of the event set.
         uuids: UUID by address of the GPU's handle.
-        watched: registered types by UUID.
+        registered: types by UUID, as registrations write them, also one that comes back late.
+        busy: GPUs whose registration is under way, maybe hanging.
+        watched: registered types by UUID, as last looked at.
         unwatched: why a GPU is not registered.
         looked: when that was tried, in seconds of the clock.
     """
@@ -48,6 +56,8 @@ class _Watch:
     mark: tuple[int, int]
     handle: pynvml.c_nvmlEventSet_t
     uuids: dict[int, str] = field(default_factory=dict)
+    registered: dict[str, EventType] = field(default_factory=dict)
+    busy: set[int] = field(default_factory=set)
     watched: Mapping[str, EventType] = field(default_factory=dict)
     unwatched: Mapping[str, NvmlError] = field(default_factory=dict)
     looked: float = 0.0
@@ -61,9 +71,9 @@ class _Watch:
 class Events:
     """Events of all GPUs of the node, from its making on.
 
-    Each GPU is registered for those types that it supports. One that cannot be is told in `unwatched`, does not stop
-    the others, and is tried again every `LOOK_PAUSE` seconds. When the session was made anew, or a switch of MIG mode
-    made handles useless, there is a new event set by the next `wait`.
+    Each GPU is registered for those types that it supports. One that cannot be, or hangs, is told in `unwatched`, does
+    not stop the others, and is tried again every `LOOK_PAUSE` seconds. When the session was made anew, or a switch of
+    MIG mode made handles useless, there is a new event set by the next `wait`.
 
     One thread waits; of several each event reaches one only, so each reader has an object of his own, which gets every
     event. All else may be done by any thread.
@@ -71,15 +81,22 @@ class Events:
     Args:
         session: NVML's session.
         cache_of: gives the handles of a generation, within a use of the session.
+        bounded: makes the calls that are about one GPU.
         types: what to listen for.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, session: Session, cache_of: Callable[[int], Cache], types: EventType, clock: Callable[[], float]
+        self,
+        session: Session,
+        cache_of: Callable[[int], Cache],
+        bounded: Bounded,
+        types: EventType,
+        clock: Callable[[], float],
     ) -> None:
         self._session = session
         self._cache_of = cache_of
+        self._bounded = bounded
         self._types = types
         self._clock = clock
         self._turn = threading.Lock()
@@ -231,19 +248,32 @@ class Events:
 
     def _register(self, watch: _Watch, cache: Cache) -> int:
         """Register every GPU that is not registered yet; gives how many could be."""
-        watched, unwatched = dict(watch.watched), {}
-        for index in range(cache.count()):
-            try:
-                device = cache.device(index)
-                if _address(device.handle) not in watch.uuids:
-                    watched[device.gpu] = _register_one(watch, device, self._types)
-            except NvmlError as error:
+        calls = tuple(
+            (key_of(self._bounded, cache, index), REGISTER_SECONDS, partial(self._join, watch, cache, index))
+            for index in range(cache.count())
+        )
+        unwatched = {}
+        for (key, *_), error in zip(calls, self._bounded.each(calls), strict=True):
+            if error is not None:
                 if is_session_gone(error):
-                    raise
-                unwatched[error.gpu or f"GPU {index}"] = error
+                    raise error
+                unwatched[error.gpu or key] = error
+        watched = dict(watch.registered)
         joined = len(watched) - len(watch.watched)
         watch.watched, watch.unwatched, watch.looked = watched, unwatched, self._clock()
         return joined
+
+    def _join(self, watch: _Watch, cache: Cache, index: int) -> None:
+        """Register one GPU, in a thread that may hang, so within a use of its own."""
+        watch.busy.add(index)
+        try:
+            with self._session.use() as generation:
+                if generation == watch.generation:
+                    device = cache.device(index)
+                    if _address(device.handle) not in watch.uuids:
+                        watch.registered[device.gpu] = _register_one(watch, device, self._types)
+        finally:
+            watch.busy.discard(index)
 
     def _free_if_idle(self) -> None:
         """Free the event set, unless a thread is within a wait: that one does it when it comes out."""
@@ -298,5 +328,8 @@ def _address(handle: pynvml.c_nvmlDevice_t) -> int:
 
 
 def _free(watch: _Watch) -> None:
+    """Free an event set; one that a hanging registration uses is left to the session's end."""
+    if watch.busy:
+        return
     with contextlib.suppress(NvmlError):
         call(None, pynvml.nvmlEventSetFree, watch.handle)

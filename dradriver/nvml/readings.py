@@ -41,7 +41,7 @@ class _Reader:
     """Reads one thing after another; notes whether the GPU said that it must be reset."""
 
     device: Device
-    reset_required: ResetRequired | None = None
+    refusal: ResetRequired | None = None
 
     def read(self, ask: Callable[[], T]) -> T | None:
         """Give the answer; None where NVML does not tell.
@@ -52,22 +52,21 @@ class _Reader:
         try:
             return ask()
         except ResetRequired as error:
-            self.reset_required = error
+            self.refusal = error
         except NvmlError as error:
             if is_fatal(error):
                 raise
         return None
 
 
-def read_readings(device: Device, note: Callable[[NvmlError], object]) -> Readings:
+def read_readings(device: Device) -> tuple[Readings, ResetRequired | None]:
     """Read how the GPU is; None for each thing that it, its mode or its driver does not tell.
 
     One that refuses to answer before it is reset (RESET_REQUIRED) says by that which action it needs, also where
     field 230 does not.
 
-    Args:
-        device: the GPU.
-        note: told that it refuses so, which no error of this function says.
+    Returns:
+        The readings, and that refusal if there was one.
 
     Raises:
         NvmlError: the GPU or the session is gone.
@@ -79,10 +78,12 @@ def read_readings(device: Device, note: Callable[[NvmlError], object]) -> Readin
     pending, failure = _rows(reader, fields)
     sram, fabric = reader.read(lambda: _sram(device)), reader.read(lambda: _fabric(device))
     recovery = fields.get(_RECOVERY)
-    if reader.reset_required:
-        note(reader.reset_required)
+    if reader.refusal:
         recovery = recovery or pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET
-    return Readings(recovery=recovery, remap_pending=pending, remap_failure=failure, sram_exceeded=sram, fabric=fabric)
+    readings = Readings(
+        recovery=recovery, remap_pending=pending, remap_failure=failure, sram_exceeded=sram, fabric=fabric
+    )
+    return readings, reader.refusal
 
 
 def _fields(reader: _Reader) -> Mapping[int, int]:

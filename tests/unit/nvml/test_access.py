@@ -124,7 +124,7 @@ def test_a_gpu_that_cannot_be_opened_is_told_by_its_index_and_the_others_are_the
 
 def test_a_gpu_that_is_lost_later_is_told_by_uuid_and_bus_id(fake, nvml):
     nvml.gpus()
-    fake.failures["nvmlDeviceGetMemoryInfo"] = [15]
+    fake.failures["nvmlDeviceGetMemoryInfo"] = [15, 15]
     assert [one.uuid for one in nvml.gpus()] == ["GPU-1"]
     (left_out,) = nvml.unreadable()
     assert (left_out.uuid, left_out.pci_bus_id) == ("GPU-0", "0000:41:00.0")
