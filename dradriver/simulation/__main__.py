@@ -112,7 +112,15 @@ def _add_errors(verbs: _Verbs) -> None:
     xid.add_argument("--gi", type=_number, metavar="ID", help="GPU instance at fault (default: whole GPU)")
     xid.add_argument("--ci", type=_number, metavar="ID", help="compute instance at fault")
     xid.add_argument("--recovery", choices=tuple(hardware.RECOVERY), help="new recovery action (default: by Xid)")
+    _times(xid)
     _gpu(xid)
+    event = verbs.add("event", commands.event, "report an event of any type; nothing else changes")
+    event.add_argument(
+        "type", choices=tuple(hardware.EVENT_TYPES), metavar="TYPE", help=", ".join(hardware.EVENT_TYPES)
+    )
+    event.add_argument("--data", type=_number, default=0, metavar="N", help="what comes with it (default 0)")
+    _times(event)
+    _gpu(event)
     _gpu(verbs.add("lose", commands.lose, "let a GPU fall off the bus (with Xid 79)"))
     _gpu(verbs.add("recover", commands.recover, "bring GPUs back as if nothing had happened"), None)
     remap = verbs.add("remap", commands.remap, "set a GPU's remapped rows")
@@ -123,9 +131,29 @@ def _add_errors(verbs: _Verbs) -> None:
             f"--{name}", nargs="?", const="yes", choices=("yes", "no"), help=f"the {name} flag (default yes)"
         )
     _gpu(remap)
+    _add_readings(verbs)
     minor = verbs.add("minor", commands.minor, "change a GPU's device minor")
     minor.add_argument("minor", type=_number)
     _gpu(minor)
+
+
+def _add_readings(verbs: _Verbs) -> None:
+    fabric = verbs.add("fabric", commands.fabric, "set how a GPU is in its NVLink fabric")
+    # --state is the node's folder.
+    fabric.add_argument("fabric", choices=tuple(hardware.FABRIC), help="none = it is in none")
+    _gpu(fabric)
+    sram = verbs.add("sram", commands.sram, "set whether a GPU met more errors in SRAM than allowed")
+    sram.add_argument("--exceeded", choices=("on", "off"), required=True)
+    _gpu(sram)
+    retired = verbs.add(
+        "retired-pending", commands.retired_pending, "set whether pages wait to be retired (pre-Ampere)"
+    )
+    retired.add_argument("pending", choices=("on", "off"))
+    _gpu(retired)
+
+
+def _times(parser: ArgumentParser) -> None:
+    parser.add_argument("--times", type=partial(_number, low=1), default=1, metavar="N", help="how often (default 1)")
 
 
 def _add_faults(verbs: _Verbs) -> None:

@@ -39,8 +39,9 @@ def raise_xid(
     gpu_instance: int | None = None,
     compute_instance: int | None = None,
     recovery: int | None = None,
+    times: int = 1,
 ) -> State:
-    """Report an Xid; where it changes what has to be done to recover, report that too.
+    """Report an Xid; where it changes what has to be done to recover, report that too, once.
 
     Args:
         state: before.
@@ -49,12 +50,14 @@ def raise_xid(
         gpu_instance: whose fault it is; None = the whole GPU's.
         compute_instance: likewise.
         recovery: new value of field 230; None = by the Xid catalogue.
+        times: how often; as at one moment, so a listener hears no more than the queue holds.
     """
     after = emit(
         state,
         index,
         EVENT_XID,
         number,
+        times=times,
         gpu_instance=NOT_ATTRIBUTED if gpu_instance is None else gpu_instance,
         compute_instance=NOT_ATTRIBUTED if compute_instance is None else compute_instance,
     )
@@ -103,9 +106,20 @@ def plug(state: State, index: int, *, other: bool = False) -> State:
     gpu = state.gpus[index]
     require(not gpu.plugged, Return.IN_USE, f"GPU {index} is plugged in: unplug it first")
     if other:
-        new = replace(gpu, uuid=new_uuid(), serial=new_serial(), mig_pending=False, rows=RemappedRows())
-        gpu = _power_up(new)
+        gpu = _power_up(_of_another_board(gpu))
     return state.with_gpu(index, replace(gpu, plugged=True, pluggings=gpu.pluggings + 1))
+
+
+def _of_another_board(gpu: Gpu) -> Gpu:
+    return replace(
+        gpu,
+        uuid=new_uuid(),
+        serial=new_serial(),
+        mig_pending=False,
+        rows=RemappedRows(),
+        fabric=None,
+        sram_exceeded=False,
+    )
 
 
 def new_uuid() -> str:
@@ -121,6 +135,49 @@ def new_serial() -> str:
 def remap(state: State, index: int, rows: RemappedRows) -> State:
     """Set a GPU's remapped rows."""
     return _with(state, index, rows=rows)
+
+
+def tell(state: State, index: int, kind: str, *, data: int = 0, times: int = 1) -> State:
+    """Report an event of any type; nothing else changes.
+
+    Args:
+        state: before.
+        index: of the GPU.
+        kind: a key of `hardware.EVENT_TYPES`.
+        data: what comes with it.
+        times: how often.
+
+    Raises:
+        Refused: NOT_SUPPORTED where the GPU tells no such events.
+    """
+    bit, gpu = hardware.EVENT_TYPES[kind], state.gpus[index]
+    require(hardware.supported_events(gpu) & bit, Return.NOT_SUPPORTED, f"{gpu.model} tells no events {kind}")
+    return emit(state, index, bit, data, times=times)
+
+
+def set_fabric(state: State, index: int, name: str) -> State:
+    """Set how a GPU is in its NVLink fabric, whether or not its model has one: a key of `hardware.FABRIC`."""
+    return _with(state, index, fabric=name)
+
+
+def set_sram_exceeded(state: State, index: int, *, exceeded: bool) -> State:
+    """Set whether a GPU met more errors in SRAM than its maker allows.
+
+    Raises:
+        Refused: NOT_SUPPORTED on a GPU that does not tell.
+    """
+    hardware.require_sram_status(state.gpus[index])
+    return _with(state, index, sram_exceeded=exceeded)
+
+
+def set_retired_pending(state: State, index: int, *, pending: bool) -> State:
+    """Set whether pages of a GPU's memory wait to be retired.
+
+    Raises:
+        Refused: NOT_SUPPORTED on a GPU that remaps rows instead.
+    """
+    hardware.require_retired_pages(state.gpus[index])
+    return _with(state, index, retired_pending=pending)
 
 
 # --- turning off and on ---------------------------------------------------------------------------
@@ -187,6 +244,7 @@ def _power_up(gpu: Gpu) -> Gpu:
         recovery=0,
         compute_mode=0,
         rows=replace(gpu.rows, pending=False),
+        retired_pending=False,
     )
 
 

@@ -176,10 +176,22 @@ def xid(store: Store, arguments: Namespace) -> str:
             gpu_instance=arguments.gi,
             compute_instance=arguments.ci,
             recovery=recovery,
+            times=arguments.times,
         ),
         arguments.gpu,
     )
-    return f"Xid {arguments.number} on GPU {arguments.gpu}"
+    return f"Xid {arguments.number} on GPU {arguments.gpu}{_times(arguments)}"
+
+
+def event(store: Store, arguments: Namespace) -> str:
+    """Report an event of any type."""
+    kind, data, times = arguments.type, arguments.data, arguments.times
+    _one(store, lambda state, index: admin.tell(state, index, kind, data=data, times=times), arguments.gpu)
+    return f"event {kind} on GPU {arguments.gpu}{_times(arguments)}"
+
+
+def _times(arguments: Namespace) -> str:
+    return "" if arguments.times == 1 else f", {arguments.times} times"
 
 
 def lose(store: Store, arguments: Namespace) -> str:
@@ -209,6 +221,27 @@ def remap(store: Store, arguments: Namespace) -> str:
         arguments.gpu,
     )
     return f"rows of GPU {arguments.gpu} set"
+
+
+def fabric(store: Store, arguments: Namespace) -> str:
+    """Set how a GPU is in its NVLink fabric."""
+    name = arguments.fabric
+    _one(store, lambda state, index: admin.set_fabric(state, index, name), arguments.gpu)
+    return f"GPU {arguments.gpu} is in no fabric" if name == "none" else f"fabric of GPU {arguments.gpu} is {name}"
+
+
+def sram(store: Store, arguments: Namespace) -> str:
+    """Set whether a GPU met too many errors in SRAM."""
+    exceeded = arguments.exceeded == "on"
+    _one(store, lambda state, index: admin.set_sram_exceeded(state, index, exceeded=exceeded), arguments.gpu)
+    return f"threshold of SRAM errors of GPU {arguments.gpu} is {'' if exceeded else 'not '}exceeded"
+
+
+def retired_pending(store: Store, arguments: Namespace) -> str:
+    """Set whether pages of a GPU's memory wait to be retired."""
+    pending = arguments.pending == "on"
+    _one(store, lambda state, index: admin.set_retired_pending(state, index, pending=pending), arguments.gpu)
+    return f"{'' if pending else 'no '}pages of GPU {arguments.gpu} wait to be retired"
 
 
 def minor(store: Store, arguments: Namespace) -> str:

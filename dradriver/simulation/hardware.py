@@ -9,12 +9,36 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from dradriver.simulation.codes import Refused, Return, require
-from dradriver.simulation.models import Engines, Profile, gpu_instance_ids
+from dradriver.simulation.models import Architecture, Engines, Profile, gpu_instance_ids
 from dradriver.simulation.state import ComputeInstance, Event, Gpu, GpuInstance, State
 
 EVENT_XID = 0x8
 EVENT_MIG_CONFIG = 0x100
 EVENT_RECOVERY_ACTION = 0x8000
+
+# Errors and repair of memory with ECC.
+_ECC_EVENTS = 0xE03
+
+SUPPORTED_EVENTS = 0xFF9F
+"""Every event type but those of no meaning on servers (reserved bits)."""
+
+EVENT_TYPES = {
+    "single-bit-ecc": 0x1,
+    "double-bit-ecc": 0x2,
+    "pstate": 0x4,
+    "xid": EVENT_XID,
+    "clock": 0x10,
+    "power-source": 0x80,
+    "mig-config": EVENT_MIG_CONFIG,
+    "single-bit-ecc-storm": 0x200,
+    "dram-retirement": 0x400,
+    "dram-retirement-failure": 0x800,
+    "non-fatal-poison": 0x1000,
+    "fatal-poison": 0x2000,
+    "gpu-unavailable": 0x4000,
+    "recovery-action": EVENT_RECOVERY_ACTION,
+}
+"""Bits of nvmlEventType*, by names of the command line."""
 
 EVENTS_KEPT = 128
 """How far a listener may fall behind before it loses events; the real driver's queue is limited too."""
@@ -30,6 +54,34 @@ RECOVERY = {
     "system-reboot": 7,
 }
 """Values of NVML field 230, what has to be done to bring a GPU back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """How a GPU is in its NVLink fabric, in NVML's numbers.
+
+    Attributes:
+        state: NVML_GPU_FABRIC_STATE_*.
+        mask: NVML_GPU_FABRIC_HEALTH_MASK_*, each field shifted to its place; 0 = nothing is told.
+        summary: NVML_GPU_FABRIC_HEALTH_SUMMARY_*.
+    """
+
+    state: int
+    mask: int
+    summary: int
+
+
+# From bit 0: bandwidth not degraded, no recovery of routes, (routes unhealthy, bits 4 and 5), no recovery from access
+# timeouts, nothing configured wrongly.
+_WELL_BUT_ROUTES = 2 | 2 << 2 | 2 << 6 | 1 << 8
+
+FABRIC = {
+    "none": Fabric(0, 0, 0),
+    "joining": Fabric(2, 0, 0),
+    "healthy": Fabric(3, _WELL_BUT_ROUTES | 2 << 4, 1),
+    "unhealthy": Fabric(3, _WELL_BUT_ROUTES | 1 << 4, 2),
+}
+"""States of a fabric, by names of the command line; an unhealthy one has unhealthy routes."""
 
 COMPUTE_SLICES = (1, 2, 3, 4, 7, 8, 6)
 """Slices of a compute instance by NVML's enumeration index; 7 and 8 (REV1, 7_SLICE_NVL) are not offered."""
@@ -49,8 +101,42 @@ def emit(state: State, gpu: int, kind: int, data: int, *, times: int = 1, **wher
     return replace(state, events=(*state.events, *events)[-EVENTS_KEPT:], next_event=after)
 
 
+def supported_events(gpu: Gpu) -> int:
+    """Event types that the GPU tells: those of MIG and ECC only where it has such.
+
+    Without MIG this is UNVERIFIED; that ECC events need ECC is NVML's documentation of nvmlDeviceRegisterEvents.
+    """
+    missing = (0 if gpu.kind.mig_capable else EVENT_MIG_CONFIG) | (0 if gpu.kind.memory_mib else _ECC_EVENTS)
+    return SUPPORTED_EVENTS & ~missing
+
+
 def _mig_changed(state: State, gpu: int) -> State:
     return emit(state, gpu, EVENT_MIG_CONFIG, 0)
+
+
+# --- health -------------------------------------------------------------------------------------
+
+
+def fabric(gpu: Gpu) -> str:
+    """Name the state of the NVLink fabric that the GPU is in: a key of `FABRIC`."""
+    return gpu.fabric or ("healthy" if gpu.kind.nvlink_fabric else "none")
+
+
+def remaps_rows(gpu: Gpu) -> bool:
+    """It repairs its memory by spare rows: everything since Ampere with memory of its own."""
+    return gpu.kind.architecture >= Architecture.AMPERE and gpu.kind.memory_mib is not None
+
+
+def require_retired_pages(gpu: Gpu) -> None:
+    """Refuse with NOT_SUPPORTED where bad memory is not retired by pages: since Ampere, and without own memory."""
+    retires = not remaps_rows(gpu) and gpu.kind.memory_mib
+    require(retires, Return.NOT_SUPPORTED, "this GPU retires no pages of memory")
+
+
+def require_sram_status(gpu: Gpu) -> None:
+    """Refuse with NOT_SUPPORTED where no threshold of errors in SRAM is told: before Ampere, without ECC."""
+    counts = gpu.kind.architecture >= Architecture.AMPERE and gpu.kind.memory_mib
+    require(counts, Return.NOT_SUPPORTED, "this GPU tells no status of its SRAM")
 
 
 # --- MIG mode -----------------------------------------------------------------------------------

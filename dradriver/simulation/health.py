@@ -19,12 +19,6 @@ _REPAIR_V1 = 0x0100000C
 _UNSIGNED_INT = 1
 _SPARE_ROWS = 640
 
-SUPPORTED_EVENTS = 0xFF9F
-"""Every event type but those of no meaning on servers (reserved bits)."""
-
-_ECC_EVENTS = 0xE03
-"""Errors and repair of memory with ECC."""
-
 
 # --- processes ------------------------------------------------------------------------------------
 
@@ -76,23 +70,14 @@ def _free_set(call: Call, handle: Any) -> None:
 
 @TABLE.add("nvmlDeviceGetSupportedEventTypes", takes=_GPU)
 def _supported_events(call: Call, types: Any) -> None:
-    memory.put_ulonglong(types, supported_events(call.gpu))
-
-
-def supported_events(gpu: Gpu) -> int:
-    """Event types that the GPU tells: those of MIG and ECC only where it has such.
-
-    Without MIG this is UNVERIFIED; that ECC events need ECC is NVML's documentation of nvmlDeviceRegisterEvents.
-    """
-    missing = (0 if gpu.kind.mig_capable else hardware.EVENT_MIG_CONFIG) | (0 if gpu.kind.memory_mib else _ECC_EVENTS)
-    return SUPPORTED_EVENTS & ~missing
+    memory.put_ulonglong(types, hardware.supported_events(call.gpu))
 
 
 @TABLE.add("nvmlDeviceRegisterEvents", takes=_ANY)
 def _register(call: Call, types: Any, handle: Any) -> None:
     require(call.kind is Kind.GPU, Return.NOT_SUPPORTED)
     wanted = memory.integer(types)
-    require(wanted & ~supported_events(call.gpu) == 0, Return.NOT_SUPPORTED)
+    require(wanted & ~hardware.supported_events(call.gpu) == 0, Return.NOT_SUPPORTED)
     events = _event_set(call, handle)
     events.watched[call.index] = (wanted | events.watched.get(call.index, (0, 0))[0], call.state.next_event)
 
@@ -143,13 +128,8 @@ def _remapped_rows(call: Call, correctable: Any, uncorrectable: Any, pending: An
 
 
 def _rows(gpu: Gpu) -> RemappedRows:
-    require(remaps_rows(gpu), Return.NOT_SUPPORTED)
+    require(hardware.remaps_rows(gpu), Return.NOT_SUPPORTED)
     return gpu.rows
-
-
-def remaps_rows(gpu: Gpu) -> bool:
-    """It repairs its memory by spare rows: everything since Ampere with memory of its own."""
-    return gpu.kind.architecture >= Architecture.AMPERE and gpu.kind.memory_mib is not None
 
 
 @TABLE.add("nvmlDeviceGetRowRemapperHistogram", takes=_GPU)
@@ -168,7 +148,7 @@ def _repair_status(call: Call, status: Any) -> None:
 
 @TABLE.add("nvmlDeviceGetRetiredPages", takes=_GPU)
 def _retired_pages(call: Call, _cause: Any, count: Any, _addresses: Any) -> None:
-    require(not remaps_rows(call.gpu) and call.gpu.kind.memory_mib, Return.NOT_SUPPORTED)
+    hardware.require_retired_pages(call.gpu)
     memory.put_uint(count, 0)
 
 
@@ -179,8 +159,7 @@ def _retired_pages_v2(call: Call, cause: Any, count: Any, addresses: Any, _times
 
 @TABLE.add("nvmlDeviceGetRetiredPagesPendingStatus", takes=_GPU)
 def _retired_pages_pending(call: Call, pending: Any) -> None:
-    require(not remaps_rows(call.gpu) and call.gpu.kind.memory_mib, Return.NOT_SUPPORTED)
-    memory.put_uint(pending, 0)
+    memory.put_uint(pending, _retired_pending(call.gpu))
 
 
 # --- error correction -----------------------------------------------------------------------------
@@ -208,11 +187,11 @@ def _memory_error_counter(call: Call, _kind: Any, _counter: Any, _location: Any,
 @TABLE.add("nvmlDeviceGetSramEccErrorStatus", takes=_GPU)
 def _sram_status(call: Call, status: Any) -> None:
     target = memory.versioned(status, _SRAM_V1)
-    require(call.gpu.kind.architecture >= Architecture.AMPERE, Return.NOT_SUPPORTED)
-    _require_ecc(call)
+    hardware.require_sram_status(call.gpu)
     for field, *_ in target._fields_:
         if field != "version":
             setattr(target, field, 0)
+    target.bThresholdExceeded = int(call.gpu.sram_exceeded)
 
 
 def _require_ecc(call: Call) -> None:
@@ -246,8 +225,8 @@ def _resetless(gpu: Gpu) -> int:
 
 
 def _retired_pending(gpu: Gpu) -> int:
-    require(not remaps_rows(gpu) and gpu.kind.memory_mib, Return.NOT_SUPPORTED)
-    return 0
+    hardware.require_retired_pages(gpu)
+    return int(gpu.retired_pending)
 
 
 # The row fields answer also while MIG instances live; what hardware does then is UNVERIFIED.

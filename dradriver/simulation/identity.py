@@ -6,6 +6,8 @@ from typing import Any
 
 from dradriver.simulation import memory
 from dradriver.simulation.codes import Refused, Return, require
+from dradriver.simulation.hardware import FABRIC, Fabric
+from dradriver.simulation.hardware import fabric as fabric_name
 from dradriver.simulation.models import Architecture, Model
 from dradriver.simulation.session import Call, Kind, Table, make_handle
 from dradriver.simulation.state import Gpu
@@ -20,8 +22,6 @@ _ADDRESSING_V1 = 0x01000008
 _PCI_EXT_V1 = 0x01000040
 _FABRIC_V2 = 0x02000024
 _FABRIC_V3 = 0x03000028
-_FABRIC_COMPLETED = 3
-_HEALTHY = 1
 _RESERVED_MIB = 512
 _MAX_COMPUTE_MODE = 3
 
@@ -319,17 +319,18 @@ def _fabric_info(call: Call, info: Any) -> None:
 @TABLE.add("nvmlDeviceGetGpuFabricInfoV", takes=_GPU)
 def _fabric_info_v(call: Call, info: Any) -> None:
     target = memory.versioned(info, _FABRIC_V2, _FABRIC_V3)
-    _fill_fabric(call, target)
-    target.healthMask = 0
+    fabric = _fill_fabric(call, target)
+    target.healthMask = fabric.mask
     if target.version == _FABRIC_V3:
-        target.healthSummary = _HEALTHY if call.gpu.kind.nvlink_fabric else 0
+        target.healthSummary = fabric.summary
 
 
-def _fill_fabric(call: Call, target: Any) -> None:
-    member = call.gpu.kind.nvlink_fabric
-    target.status, target.cliqueId, target.state = 0, 0, _FABRIC_COMPLETED if member else 0
-    cluster = _cluster(call) if _multi_node(call.gpu.kind) else bytes(16)
-    target.clusterUuid[:] = cluster
+def _fill_fabric(call: Call, target: Any) -> Fabric:
+    fabric = FABRIC[fabric_name(call.gpu)]
+    target.status, target.cliqueId, target.state = 0, 0, fabric.state
+    joined = fabric.summary and _multi_node(call.gpu.kind)
+    target.clusterUuid[:] = _cluster(call) if joined else bytes(16)
+    return fabric
 
 
 def _multi_node(kind: Model) -> bool:

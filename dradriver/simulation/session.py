@@ -287,6 +287,9 @@ class Session:
         if name.startswith("nvmlDeviceGetHandleByIndex"):
             number, slots = memory.integer(arguments[0]), self.slots(state)
             return slots[number] if 0 <= number < len(slots) else -1
+        if name.startswith("nvmlDeviceGetHandleBy"):
+            wanted = memory.text(arguments[0])
+            return next((slot for slot, gpu in enumerate(state.gpus) if gpu.goes_by(wanted)), -1)
         return _decode(arguments[0])[1] if function.takes else -1
 
     def _linger(self, name: str, index: int) -> None:

@@ -44,6 +44,9 @@ def _gpu(index: int, gpu: Gpu, latencies: dict[str, float]) -> dict[str, Any]:
         "lost": gpu.lost,
         "recovery": next(name for name, value in hardware.RECOVERY.items() if value == gpu.recovery),
         "remapped_rows": {name: getattr(gpu.rows, name) for name in gpu.rows.__slots__},
+        "fabric": hardware.fabric(gpu),
+        "sram_exceeded": gpu.sram_exceeded,
+        "retired_pending": gpu.retired_pending,
         "latencies_ms": latencies,
     }
 

@@ -107,6 +107,9 @@ class Gpu:
         mig_pending: MIG mode after the next reset.
         lost: fell off the bus; every call answers GPU_IS_LOST.
         recovery: NVML field 230.
+        fabric: key of `hardware.FABRIC`; None = as its model is when all is well.
+        sram_exceeded: more errors in SRAM than its maker allows; stays with the board.
+        retired_pending: pages of memory will be retired at the next reset; before Ampere.
         plugged: it is in its slot; else nobody on the node knows of it.
         pluggings: how often it was put in: an NVML session knows only what was there when it began.
         resets: how often it was reset: an NVML session that began before the last one has lost it.
@@ -126,6 +129,9 @@ class Gpu:
     lost: bool = False
     recovery: int = 0
     rows: RemappedRows = RemappedRows()
+    fabric: str | None = None
+    sram_exceeded: bool = False
+    retired_pending: bool = False
     compute_mode: int = 0
     persistence: bool = True
     renames: tuple[Rename, ...] = ()
@@ -142,6 +148,11 @@ class Gpu:
     def profiles(self) -> tuple[Profile, ...]:
         """What it can be cut into, in order of NVML's enumeration."""
         return _profiles(self.model, self.renames)
+
+    def goes_by(self, name: str) -> bool:
+        """Tell whether this is its UUID, serial number or PCI bus id, which can be written in three ways."""
+        names = {self.uuid.lower(), self.serial, self.bus_id, f"0000{self.bus_id}", self.bus_id[5:]}
+        return name.lower() in names
 
     def profile(self, ident: int) -> Profile | None:
         """Find a profile by hardware id."""

@@ -63,6 +63,9 @@ def test_create_and_show(run, shown, folder):
         "lost": False,
         "recovery": "none",
         "remapped_rows": {"correctable": 0, "uncorrectable": 0, "pending": False, "failure": False},
+        "fabric": "healthy",
+        "sram_exceeded": False,
+        "retired_pending": False,
         "latencies_ms": {},
     }
     assert (node["faults"], node["latencies_ms"], node["events"]) == ([], {}, 0)
@@ -129,6 +132,49 @@ def test_xid(node, capsys):
     assert (found.eventData, found.gpuInstanceId, found.computeInstanceId) == (94, 7, 0)
     assert capsys.readouterr().out == "Xid 94 on GPU 0\n"
     assert node.gpu().recovery == 3
+
+
+def test_xids_by_the_thousand(run, gpu, shown):
+    assert run("xid", 31, "--times", 10_000) == "Xid 31 on GPU 0, 10000 times"
+    assert shown()["events"] == 10_000
+    assert run("xid", 31) == "Xid 31 on GPU 0"
+    assert shown()["events"] == 10_001
+
+
+def test_event(make_node, capsys):
+    node = make_node("2xh100-80gb")
+    events = node.watch(0x4000, index=1)
+    arguments = ["event", "gpu-unavailable", "--gpu", "1", "--data", "5", "--times", "2", "--state", str(node.folder)]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == "event gpu-unavailable on GPU 1, 2 times\n"
+    for _ in range(2):
+        found = pynvml.nvmlEventSetWait_v2(events, 1000)
+        assert (found.eventType, found.eventData) == (0x4000, 5)
+    assert node.gpu(1).recovery == 0
+
+
+def test_fabric(run, shown):
+    run("create", "2xh100-80gb")
+    assert run("fabric", "unhealthy", "--gpu", 1) == "fabric of GPU 1 is unhealthy"
+    assert [gpu["fabric"] for gpu in shown()["gpus"]] == ["healthy", "unhealthy"]
+    assert run("fabric", "none") == "GPU 0 is in no fabric"
+    assert [gpu["fabric"] for gpu in shown()["gpus"]] == ["none", "unhealthy"]
+
+
+def test_sram(run, gpu):
+    assert run("sram", "--exceeded", "on") == "threshold of SRAM errors of GPU 0 is exceeded"
+    assert gpu()["sram_exceeded"] is True
+    assert run("sram", "--exceeded", "off") == "threshold of SRAM errors of GPU 0 is not exceeded"
+    assert gpu()["sram_exceeded"] is False
+
+
+def test_retired_pending(run, shown):
+    run("create", "1xt4,1xh100-80gb")
+    assert run("retired-pending", "on") == "pages of GPU 0 wait to be retired"
+    assert shown()["gpus"][0]["retired_pending"] is True
+    assert run("retired-pending", "off") == "no pages of GPU 0 wait to be retired"
+    assert shown()["gpus"][0]["retired_pending"] is False
+    assert "this GPU retires no pages of memory (NOT_SUPPORTED)" in run("retired-pending", "on", "--gpu", 1, code=1)
 
 
 def test_lose_and_recover(run, gpu):
@@ -289,6 +335,12 @@ def test_process(run, gpu):
         (["xid", "0"], "not a whole number from 1 to"),
         (["xid", "79", "--recovery", "hope"], "choose from 'none', 'gpu-reset'"),
         (["xid", "79", "--gpu", "1"], "no GPU 1: this node has GPUs 0 to 0"),
+        (["xid", "79", "--times", "0"], "from 1 to"),
+        (["event", "surprise"], "choose from 'single-bit-ecc', 'double-bit-ecc'"),
+        (["event"], "required: TYPE"),
+        (["fabric", "torn"], "choose from 'none', 'joining', 'healthy', 'unhealthy'"),
+        (["sram"], "required: --exceeded"),
+        (["retired-pending", "perhaps"], "choose from 'on', 'off'"),
         (["lose", "--gpu", "-1"], "'-1' is not a whole number from 0"),
         (["process", "add", "4294967296"], "to 4294967295"),
         (["minor", "1" * 5000], "invalid"),
@@ -390,6 +442,7 @@ def test_all_or_none_are_unplugged(run, shown):
     "verb",
     [
         ("mig", "on"), ("xid", 79), ("lose",), ("recover",), ("reset",), ("remap", "--pending"), ("minor", 5),
+        ("event", "xid"), ("fabric", "joining"), ("sram", "--exceeded", "on"), ("retired-pending", "on"),
         ("instance", "create", "1g.10gb"), ("instance", "destroy", "--all"), ("process", "add", 1),
     ],
 )  # fmt: skip

@@ -71,6 +71,22 @@ def test_a_fault_of_one_gpu_spares_the_others(make_node):
     assert outcomes(lambda: node.handle(0), 1) == [0]
 
 
+@pytest.mark.parametrize(
+    ("call", "symbol", "name"),
+    [
+        (pynvml.nvmlDeviceGetHandleByUUID, "nvmlDeviceGetHandleByUUID", "uuid"),
+        (pynvml.nvmlDeviceGetHandleByPciBusId, "nvmlDeviceGetHandleByPciBusId_v2", "bus_id"),
+        (pynvml.nvmlDeviceGetHandleBySerial, "nvmlDeviceGetHandleBySerial", "serial"),
+    ],
+)
+def test_a_fault_of_one_gpu_strikes_who_looks_for_it(make_node, call, symbol, name):
+    node = make_node("2xh100-80gb")
+    fail(node, symbol, Return.UNKNOWN, gpu=1)
+    found = [outcomes(lambda gpu=gpu: call(getattr(gpu, name)), 1) for gpu in node.state.gpus]
+    assert found == [[0], [999]]
+    assert outcomes(lambda: call("nobody"), 1) == [6]
+
+
 def test_a_failed_creation_creates_nothing(node):
     fail(node, CREATE, Return.NO_PERMISSION, times=1)
     with pytest.raises(pynvml.NVMLError_NoPermission):

@@ -127,6 +127,59 @@ def test_new_gpus_retire_no_pages(node):
         pynvml.nvmlDeviceGetRetiredPagesPendingStatus(node.handle())
 
 
+def test_pages_wait_to_be_retired_until_the_reset(make_node):
+    node = make_node("1xt4")
+    node.do(administration.set_retired_pending, 0, pending=True)
+    assert pynvml.nvmlDeviceGetRetiredPagesPendingStatus(node.handle()) == 1
+    assert fields(node, 31) == [1]
+    node.reset()
+    assert pynvml.nvmlDeviceGetRetiredPagesPendingStatus(node.handle()) == 0
+    assert fields(node, 31) == [0]
+
+
+@pytest.mark.parametrize("model", ["h100-80gb", "gb10"])
+def test_no_pages_wait_where_none_are_retired(make_node, model):
+    node = make_node(f"1x{model}")
+    with pytest.raises(Refused, match="retires no pages"):
+        node.do(administration.set_retired_pending, 0, pending=True)
+
+
+def sram_exceeded(node, index=0):
+    status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
+    pynvml.nvmlDeviceGetSramEccErrorStatus(node.handle(index), byref(status))
+    return status.bThresholdExceeded
+
+
+def test_errors_in_sram_beyond_the_threshold_stay_with_the_board(make_node):
+    node = make_node("2xh100-80gb")
+    node.do(administration.set_sram_exceeded, 1, exceeded=True)
+    assert [sram_exceeded(node, index) for index in (0, 1)] == [0, 1]
+    node.reset(1)
+    assert sram_exceeded(node, 1) == 1
+    node.do(administration.reboot)
+    node.begin_anew()
+    assert sram_exceeded(node, 1) == 1
+    node.do(administration.set_sram_exceeded, 1, exceeded=False)
+    assert sram_exceeded(node, 1) == 0
+
+
+def test_another_board_has_marks_of_its_own(node):
+    node.do(administration.set_sram_exceeded, 0, exceeded=True)
+    node.do(administration.set_fabric, 0, "unhealthy")
+    node.do(administration.unplug, 0)
+    node.do(administration.plug, 0, other=True)
+    assert (node.gpu().sram_exceeded, hardware.fabric(node.gpu())) == (False, "healthy")
+
+
+@pytest.mark.parametrize("model", ["t4", "gb10"])
+def test_no_sram_status_where_there_is_none(make_node, model):
+    node = make_node(f"1x{model}")
+    with pytest.raises(Refused, match="no status of its SRAM"):
+        node.do(administration.set_sram_exceeded, 0, exceeded=True)
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        sram_exceeded(node)
+
+
 def test_error_counters_are_clean(node):
     gpu = node.handle()
     assert pynvml.nvmlDeviceGetEccMode(gpu) == [1, 1]
@@ -263,6 +316,63 @@ def test_the_queue_is_limited_but_counts_on(node):
     assert wait(events)[1] == 1011
     assert len(node.state.events) == hardware.EVENTS_KEPT
     assert node.state.next_event == hardware.EVENTS_KEPT + 11
+
+
+def test_of_very_many_events_the_last_are_kept(node):
+    events = node.watch(XID | RECOVERY)
+    node.do(administration.raise_xid, 0, number=119, times=1_000_000)
+    assert node.state.next_event == 1_000_002
+    told = [wait(events)[:2] for _ in range(hardware.EVENTS_KEPT)]
+    assert told == [(XID, 119)] * (hardware.EVENTS_KEPT - 1) + [(RECOVERY, 1)]
+    with pytest.raises(pynvml.NVMLError_Timeout):
+        wait(events)
+    assert len({one.number for one in node.state.events}) == hardware.EVENTS_KEPT
+
+
+def test_few_events_at_once_are_all_kept(node):
+    events = node.watch()
+    node.do(administration.raise_xid, 0, number=31, times=3)
+    node.do(administration.raise_xid, 0, number=43)
+    assert [wait(events)[1] for _ in range(4)] == [31, 31, 31, 43]
+    assert [one.number for one in node.state.events] == [1, 2, 3, 4]
+
+
+def test_the_names_of_event_types_are_nvmls():
+    names = {
+        "single-bit-ecc": pynvml.nvmlEventTypeSingleBitEccError,
+        "double-bit-ecc": pynvml.nvmlEventTypeDoubleBitEccError,
+        "pstate": pynvml.nvmlEventTypePState,
+        "xid": pynvml.nvmlEventTypeXidCriticalError,
+        "clock": pynvml.nvmlEventTypeClock,
+        "power-source": pynvml.nvmlEventTypePowerSourceChange,
+        "mig-config": pynvml.nvmlEventMigConfigChange,
+        "single-bit-ecc-storm": pynvml.nvmlEventTypeSingleBitEccErrorStorm,
+        "dram-retirement": pynvml.nvmlEventTypeDramRetirementEvent,
+        "dram-retirement-failure": pynvml.nvmlEventTypeDramRetirementFailure,
+        "non-fatal-poison": pynvml.nvmlEventTypeNonFatalPoisonError,
+        "fatal-poison": pynvml.nvmlEventTypeFatalPoisonError,
+        "gpu-unavailable": pynvml.nvmlEventTypeGpuUnavailableError,
+        "recovery-action": pynvml.nvmlEventTypeGpuRecoveryAction,
+    }
+    assert names == hardware.EVENT_TYPES
+    assert sum(names.values()) == hardware.SUPPORTED_EVENTS
+
+
+@pytest.mark.parametrize("kind", sorted(hardware.EVENT_TYPES))
+def test_events_of_every_type_are_told(node, kind):
+    bit = hardware.EVENT_TYPES[kind]
+    events = node.watch(bit)
+    node.do(administration.tell, 0, kind, data=7)
+    assert wait(events) == (bit, 7, NOBODY, NOBODY)
+
+
+@pytest.mark.parametrize(("model", "kind"), [("l4", "mig-config"), ("gb10", "double-bit-ecc")])
+def test_events_that_a_gpu_does_not_tell_are_refused(make_node, model, kind):
+    node = make_node(f"1x{model}")
+    with pytest.raises(Refused, match=f"{model} tells no events {kind}"):
+        node.do(administration.tell, 0, kind)
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        node.watch(hardware.EVENT_TYPES[kind])
 
 
 def test_an_event_set_remembers_what_it_told():

@@ -193,6 +193,66 @@ def test_fabric(make_node, model, state, cluster):
     assert pynvml.nvmlLib.nvmlDeviceGetGpuFabricInfoV(node.handle(), byref(two)) == 25
 
 
+@pytest.mark.parametrize(
+    ("name", "state", "routes", "summary"),
+    [
+        ("none", 0, pynvml.NVML_GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_NOT_SUPPORTED, 0),
+        ("joining", pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS, 0, 0),
+        (
+            "healthy",
+            pynvml.NVML_GPU_FABRIC_STATE_COMPLETED,
+            pynvml.NVML_GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_FALSE,
+            1,
+        ),
+        (
+            "unhealthy",
+            pynvml.NVML_GPU_FABRIC_STATE_COMPLETED,
+            pynvml.NVML_GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE,
+            2,
+        ),
+    ],
+)
+@pytest.mark.parametrize("model", ["gb200", "l4"])
+def test_fabrics_in_every_state(make_node, model, name, state, routes, summary):
+    node = make_node(f"2x{model}")
+    untouched = fabric_of(node, 1)
+    node.do(administration.set_fabric, 0, name)
+    found = fabric_of(node, 0)
+    assert (found.state, found.healthSummary) == (state, summary)
+    shift = pynvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY
+    assert found.healthMask >> shift & pynvml.NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY == routes
+    assert any(found.clusterUuid) is (model == "gb200" and state == 3)
+    assert bytes(fabric_of(node, 1)) == bytes(untouched)
+
+
+def fabric_of(node, index):
+    info = pynvml.c_nvmlGpuFabricInfo_v3_t()
+    pynvml.nvmlDeviceGetGpuFabricInfoV(node.handle(index), byref(info))
+    return info
+
+
+def test_a_healthy_fabric_is_well_in_every_respect(node):
+    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
+    pynvml.nvmlDeviceGetGpuFabricInfoV(node.handle(), byref(info))
+    told = {
+        name: info.healthMask >> getattr(pynvml, f"NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_{name}") & width
+        for name, width in (
+            ("DEGRADED_BW", 3),
+            ("ROUTE_RECOVERY", 3),
+            ("ROUTE_UNHEALTHY", 3),
+            ("ACCESS_TIMEOUT_RECOVERY", 3),
+            ("INCORRECT_CONFIGURATION", 15),
+        )
+    }
+    assert told == {
+        "DEGRADED_BW": pynvml.NVML_GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_FALSE,
+        "ROUTE_RECOVERY": pynvml.NVML_GPU_FABRIC_HEALTH_MASK_ROUTE_RECOVERY_FALSE,
+        "ROUTE_UNHEALTHY": pynvml.NVML_GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_FALSE,
+        "ACCESS_TIMEOUT_RECOVERY": pynvml.NVML_GPU_FABRIC_HEALTH_MASK_ACCESS_TIMEOUT_RECOVERY_FALSE,
+        "INCORRECT_CONFIGURATION": pynvml.NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NONE,
+    }
+
+
 # --- the library itself ---------------------------------------------------------------------------
 
 
