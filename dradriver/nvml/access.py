@@ -85,6 +85,7 @@ class Nvml:
     def close(self) -> None:
         """End the session; a call under way keeps NVML alive until it returns. Once is enough, twice does no harm."""
         self._session.close()
+        self._bounded.close()
 
     def renew(self) -> None:
         """Drop all handles and initialize anew at the next call: after a GPU reset, or when told of a recovery."""

@@ -67,11 +67,12 @@ class Bounded:
 
     A call that takes longer raises Hanging, and so does every further call for its key, at once, until it returns:
     one GPU that hangs costs no more threads than had calls about it under way. Threads are used again and end with the
-    process, which does not wait for them.
+    process, which does not wait for them, or with `close`.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._closed = False
         self._idle: list[_Worker] = []
         self._late: dict[str | None, list[_Job[Any]]] = {}
 
@@ -103,6 +104,14 @@ class Bounded:
         with self._lock:
             late = self._late.get(key)
             return _hanging(late[0]) if late else None
+
+    def close(self) -> None:
+        """Let threads end that have nothing to do, and others once they have; calls can be made as before."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.take(None)
 
     def _begin(self, key: str | None, seconds: float, work: Callable[[], T]) -> _Job[T]:
         hanging = self.hangs(key)
@@ -150,7 +159,10 @@ class Bounded:
             late = [one for one in self._late.pop(job.key, ()) if one is not job]
             if late:
                 self._late[job.key] = late
-            self._idle.append(worker)
+            if self._closed:
+                worker.take(None)
+            else:
+                self._idle.append(worker)
         # Only now, so that whoever calls again at once finds this thread idle.
         job.finish()
 
@@ -160,20 +172,24 @@ class _Worker:
 
     def __init__(self, done: "Callable[[_Worker, _Job[Any]], None]") -> None:
         self._done = done
-        self._jobs: queue.SimpleQueue[_Job[Any]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="nvml", daemon=True).start()
 
-    def take(self, job: _Job[Any]) -> None:
+    def take(self, job: _Job[Any] | None) -> None:
+        """Make this call next; None ends the thread."""
         self._jobs.put(job)
 
     def _run(self) -> None:
-        while True:
-            # No name here keeps the last answer alive.
-            self._make(self._jobs.get())
+        # No name here keeps the last answer alive.
+        while self._make(self._jobs.get()):
+            pass
 
-    def _make(self, job: _Job[Any]) -> None:
+    def _make(self, job: _Job[Any] | None) -> bool:
+        if job is None:
+            return False
         job.do()
         self._done(self, job)
+        return True
 
 
 def _hanging(job: _Job[Any]) -> Hanging:

@@ -1,6 +1,7 @@
 """A scripted NVML library, for what the simulated node does not show: old drivers, odd answers, races."""
 
 import ctypes
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -34,10 +35,17 @@ class Instance:
 
 @dataclass
 class FakeGpu:
+    """A GPU; `fields` answers nvmlDeviceGetFieldValues by id, `(code,)` where one is refused."""
+
     index: int
     mode: list[int] = field(default_factory=lambda: [1, 1])
     architecture: int = 9
     instances: dict[int, Instance] = field(default_factory=dict)
+    fields: dict[int, int | tuple[int]] = field(default_factory=dict)
+    remapped: tuple[int, int, int, int] | None = None
+    retired: int | None = None
+    sram: int | None = None
+    fabric: tuple[int, int, int] | None = None  # state, status, health mask
 
     @property
     def uuid(self):
@@ -157,9 +165,40 @@ def memory_info(_fake, _handle, reference):
     return put_fields(reference, total=81559 * MIB)
 
 
-def field_values(_fake, _handle, _count, reference):
-    reference._obj[0].nvmlReturn = NOT_SUPPORTED
+def field_values(fake, handle, count, reference):
+    for field_value in reference._obj[: count.value]:
+        content = fake.gpu(handle).fields.get(field_value.fieldId, (NOT_SUPPORTED,))
+        if isinstance(content, tuple):
+            (field_value.nvmlReturn,) = content
+        else:
+            field_value.value.uiVal = content
     return SUCCESS
+
+
+def remapped_rows(fake, handle, *references):
+    rows = fake.gpu(handle).remapped
+    return NOT_SUPPORTED if rows is None else max(map(put, references, rows))
+
+
+def retired_pending(fake, handle, reference):
+    pending = fake.gpu(handle).retired
+    return NOT_SUPPORTED if pending is None else put(reference, pending)
+
+
+def sram_status(fake, handle, reference):
+    if reference._obj.version != 0x01000068:
+        return 25
+    exceeded = fake.gpu(handle).sram
+    return NOT_SUPPORTED if exceeded is None else put_fields(reference, bThresholdExceeded=exceeded)
+
+
+def fabric_info(fake, handle, reference):
+    if reference._obj.version != 0x02000024:
+        return 25
+    info = fake.gpu(handle).fabric
+    if info is None:
+        return NOT_SUPPORTED
+    return put_fields(reference, **dict(zip(("state", "status", "healthMask"), info, strict=True)))
 
 
 def get_mode(fake, handle, current, pending):
@@ -305,6 +344,10 @@ FUNCTIONS = {
     "nvmlDeviceGetAddressingMode": lambda _, __, reference: put_fields(reference, value=1),
     "nvmlDeviceGetVirtualizationMode": lambda _, __, reference: put(reference, 0),
     "nvmlDeviceGetFieldValues": field_values,
+    "nvmlDeviceGetRemappedRows": remapped_rows,
+    "nvmlDeviceGetRetiredPagesPendingStatus": retired_pending,
+    "nvmlDeviceGetSramEccErrorStatus": sram_status,
+    "nvmlDeviceGetGpuFabricInfoV": fabric_info,
     "nvmlDeviceGetMigMode": get_mode,
     "nvmlDeviceSetMigMode": set_mode,
     "nvmlDeviceGetGpuInstanceProfileInfoV": profile_info,
@@ -369,6 +412,41 @@ def opened(fake, clock, tmp_path):
     yield start
     for session in sessions:
         session.close()
+
+
+@pytest.fixture
+def hang(monkeypatch):
+    """Let a C function hang for the GPU at an index (None: whatever it is about), until `hang.leave()` or the end."""
+    leave = threading.Event()
+
+    def start(name, index=None):
+        find, began = pynvml._nvmlGetFunctionPointer, threading.Event()
+
+        def pointer(wanted):
+            real = find(wanted)
+
+            def hanging(*arguments):
+                if index is None or _index(arguments[0]) == index:
+                    began.set()
+                    assert leave.wait(60)
+                return real(*arguments)
+
+            return hanging if wanted == name else real
+
+        monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer", pointer)
+        return began
+
+    start.leave = leave.set
+    yield start
+    leave.set()
+
+
+def _index(argument):
+    """The index that a call is about: given as such, or in the handle of the double or of a simulated node."""
+    if isinstance(argument, ctypes.c_uint):
+        return argument.value
+    number = value(argument)
+    return number >> 28 & 0xFF if number > 1 << 40 else number - 100
 
 
 @pytest.fixture
