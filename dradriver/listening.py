@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from dradriver.nvml import Event, EventType, NvmlError
+from dradriver.nvml import DriverUnavailable, Event, EventType, NvmlError
 
 if TYPE_CHECKING:
     from dradriver.nvml import Events
@@ -101,12 +101,23 @@ class Listener:
         self._events = events = self._hardware().watch_events(self._types)
         try:
             while not self._stopping.is_set():
-                gaps = events.gaps
-                event = events.wait(WAIT_SECONDS)
-                self._alive_at, self._trouble = self._clock(), ""
-                if event is not None:
-                    self._hear(event)
-                elif events.gaps != gaps:
-                    self._missed()
+                self._take(events)
         finally:
             events.close()
+
+    def _take(self, events: "Events") -> None:
+        """Wait once. After an error the next wait finds its way back by itself, and pauses where that is due."""
+        gaps = events.gaps
+        try:
+            event = events.wait(WAIT_SECONDS)
+            self._trouble = ""
+        except DriverUnavailable as error:
+            event, self._trouble = None, str(error)
+        except NvmlError as error:
+            _log.debug("the GPUs are listened to anew", error=str(error))
+            event = None
+        self._alive_at = self._clock()
+        if event is not None:
+            self._hear(event)
+        elif events.gaps != gaps:
+            self._missed()

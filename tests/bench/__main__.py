@@ -14,7 +14,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from bench import burst, calls, installed, packing, process, publishing, scheduler
+from bench import burst, calls, health, installed, packing, process, publishing, scheduler
 from bench.aims import Aims
 from bench.figures import Figure, show
 from bench.process import Program
@@ -79,6 +79,7 @@ def _run(options: argparse.Namespace, folder: Path) -> None:
                 _measure_idle(running.pid, aims, seconds=options.idle)
                 _measure_calls(running.pid, folders, cluster, aims, rounds=options.rounds)
                 _measure_bursts(folders, cluster, aims, rounds=max(1, options.rounds // 50))
+                _measure_health(folders, cluster, aims, kubeconfig=options.kubeconfig, rounds=options.rounds // 5)
                 print(f"  RSS of the plugin after all these calls: {process.rss(running.pid):.1f} MiB")
         except (TimeoutError, RuntimeError):
             print(program.log.read_text()[-4000:], file=sys.stderr)
@@ -88,6 +89,12 @@ def _run(options: argparse.Namespace, folder: Path) -> None:
         publishing.show(publishing.measure(cluster, kubeconfig, rounds=max(1, options.rounds // 20)))
     packing.measure(seeds=options.seeds)
     aims.show()
+
+
+def _measure_health(folders: Folders, cluster: Cluster, aims: Aims, *, kubeconfig: str, rounds: int) -> None:
+    figures = health.measure(folders.simulation, cluster, Path(kubeconfig), rounds=max(1, rounds))
+    show("Health", figures)
+    aims.note("Xid 79 -> all devices tainted", figures[0])
 
 
 def _measure_scheduler(options: argparse.Namespace) -> None:

@@ -1,0 +1,97 @@
+"""How soon an error of a GPU is a taint in the API server: injected into the simulated hardware, seen on a watch."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from bench.figures import Figure
+from bench.world import Cluster, until
+
+from dradriver.kube import RESOURCE_SLICES, Reflector, Store
+from dradriver.kube.connection import connect
+from dradriver.simulation import administration
+from dradriver.simulation.store import Store as Hardware
+
+FATAL: Final = 79
+_LIMIT: Final = 60.0
+
+
+def measure(simulation: Path, cluster: Cluster, kubeconfig: Path, *, rounds: int) -> tuple[Figure, Figure]:
+    """Let GPUs fall off the bus in turn, and reset them when all have.
+
+    Args:
+        simulation: folder of the simulated node, whose plugin runs.
+        cluster: where it publishes.
+        kubeconfig: of the API server.
+        rounds: errors to measure.
+
+    Returns:
+        Milliseconds from the change of the hardware until all devices of its GPU are seen to have the taint
+        (NoExecute), and from the reset until they are seen without.
+    """
+    hardware = Hardware(simulation)
+    count = len(hardware.read().gpus)
+    sick, well = [], []
+    with _watching(cluster, kubeconfig) as wait:
+        while len(sick) < rounds:
+            for gpu in range(min(count, rounds - len(sick))):
+                begin = time.perf_counter()
+                _change(hardware, lambda state, gpu=gpu: administration.raise_xid(state, gpu, number=FATAL))
+                sick.append((wait(gpu, True) - begin) * 1000)
+            for gpu in range(count):
+                begin = time.perf_counter()
+                _change(hardware, lambda state, gpu=gpu: administration.reset(state, gpu))
+                well.append((wait(gpu, False) - begin) * 1000)
+    return (
+        Figure(what=f"Xid {FATAL} -> taints of all {_devices(cluster)} devices of a GPU", values=tuple(sick)),
+        Figure(what="reset -> taints gone", values=tuple(well)),
+    )
+
+
+def _change(hardware: Hardware, change: Callable) -> None:
+    hardware.update(lambda state: (change(state), None))
+
+
+def _devices(cluster: Cluster) -> int:
+    return sum(name == "gpu-0" or name.startswith("gpu-0-") for name in cluster.devices())
+
+
+@contextmanager
+def _watching(cluster: Cluster, kubeconfig: Path) -> Iterator[Callable[[int, bool], float]]:
+    """Give a function that waits until all devices of a GPU are tainted, or none is, and says when that was seen."""
+    client, store, news = connect(kubeconfig), Store(), threading.Condition()
+    seen = [0.0]
+
+    def note(_key: str) -> None:
+        with news:
+            seen[0] = time.perf_counter()
+            news.notify_all()
+
+    reflector = Reflector(client, RESOURCE_SLICES, store, selector=cluster.slice_selector, on_change=note)
+    reflector.start()
+
+    def wait(gpu: int, tainted: bool) -> float:  # noqa: FBT001
+        with news:
+            if not news.wait_for(lambda: _is(store, gpu, tainted=tainted), _LIMIT):
+                raise TimeoutError(f"bench: gpu-{gpu} is not {'tainted' if tainted else 'well'} in {_LIMIT:.0f} s")
+            return seen[0]
+
+    try:
+        until(lambda: reflector.has_synced)
+        yield wait
+    finally:
+        reflector.stop(_LIMIT)
+        client.close()
+
+
+def _is(store: Store, gpu: int, *, tainted: bool) -> bool:
+    mine = [
+        any(taint["effect"] == "NoExecute" for taint in device.get("taints") or ())
+        for item in store.snapshot().values()
+        for device in item["spec"].get("devices") or ()
+        if device["name"] == f"gpu-{gpu}" or device["name"].startswith(f"gpu-{gpu}-")
+    ]
+    return bool(mine) and all(one == tainted for one in mine)
