@@ -388,6 +388,7 @@ def test_a_stream_waits_for_the_first_post(serve, paths):
     server = serve(board)
     with HealthStream(paths.dra) as stream:
         assert until(lambda: len(server._health._open) == 1)
+        time.sleep(0.1)  # Ten times what it takes to repeat a list, had there been one.
         assert stream.lists == []
         board.post([device()])
         stream.wait_for(lambda stream: stream.lists)
