@@ -7,6 +7,7 @@ from typing import Final
 
 COMMANDS: Final = {
     "config": "dradriver.commands.config:main",
+    "health": "dradriver.commands.health:main",
     "nodes": "dradriver.commands.nodes:main",
     "slices": "dradriver.commands.slices:main",
 }

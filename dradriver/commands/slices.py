@@ -10,9 +10,11 @@ from typing import Final
 
 from dradriver import api
 from dradriver.cdi.host import nvml_library
+from dradriver.commands import known as health
 from dradriver.commands import wishes as told
 from dradriver.commands.published import features, publish, show
 from dradriver.commands.wishes import CommandError, UsageError, Wishes
+from dradriver.gpu.health import NONE_MARKED, Marks
 from dradriver.nodeconfig import Wanted
 from dradriver.numbering import GpuMemory
 from dradriver.nvml import Inventory, Nvml, NvmlError, SimulationUnusable, open_nvml
@@ -49,12 +51,16 @@ class _Source:
         Raises:
             CommandError: the kernel does not tell.
         """
-        proc = self.simulation / "root/proc" if self.simulation else Path("/proc")
-        path = proc / "sys/kernel/random/boot_id"
+        return health.boot_id(self.simulation)
+
+    @property
+    def known(self) -> health.Known | None:
+        """What the plugin knows of the GPUs' health; None where that is not asked, or cannot be read, which is told."""
         try:
-            return path.read_text().strip()
-        except OSError as error:
-            raise CommandError(f"{path}: it cannot be read: {error.strerror}") from error
+            return None if self.plugin is None else health.known(self.plugin, boot_id=self.boot_id)
+        except CommandError as error:
+            print(f"{NAME}: health is left out: {error}", file=sys.stderr)
+            return None
 
     def open(self) -> Nvml:
         """Open a session.
@@ -127,8 +133,17 @@ def _print(source: _Source, wishes: Wishes) -> int:
         inventory = _read(gpus)
     finally:
         nvml.close()
-    found = publish(_picture(gpus, source, wishes), wishes)
-    return show(found, wishes, more=_unreadable(inventory), command=NAME)
+    known = source.known
+    marks = NONE_MARKED if known is None else known.marks
+    found = publish(_picture(gpus, source, wishes, marks), wishes)
+    status = show(found, wishes, more=_unreadable(inventory), command=NAME)
+    _tell_health(known)
+    return status
+
+
+def _tell_health(known: health.Known | None) -> None:
+    for line in () if known is None else known.lines:
+        print(f"{NAME}: health: {line}", file=sys.stderr)
 
 
 def _read(gpus: Gpus) -> Inventory:
@@ -142,10 +157,10 @@ def _unreadable(inventory: Inventory) -> Iterable[Note]:
     return notes.of_inventory(inventory).values()
 
 
-def _picture(gpus: Gpus, source: _Source, wishes: Wishes) -> Picture:
+def _picture(gpus: Gpus, source: _Source, wishes: Wishes, marks: Marks) -> Picture:
     """Describe the node as the plugin would, except for what only the API server knows."""
     wanted = Wanted(policy=wishes.policy, settled=True)
-    return paint(gpus, _memory(source), wanted=wanted, features=features(wishes))
+    return paint(gpus, _memory(source), wanted=wanted, features=features(wishes), marks=marks)
 
 
 # --- what the plugin has written ------------------------------------------------------------------

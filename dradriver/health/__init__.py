@@ -6,6 +6,8 @@
     condition             what was found about one GPU, and what each new finding changes
     verdict               the taints that it deserves, in words
     memory                what is kept over restarts
+    requests              how an administrator names GPUs, and asks to forget
+    endings               what ends a cause, in words
     monitor               the thread that asks, and what is done with what is heard
 """
 

@@ -36,12 +36,23 @@ class Known:
 def load(path: Path) -> Known:
     """Read what an earlier process knew; a damaged file is set aside, and nothing is known then."""
     try:
-        return decode(path.read_text())
-    except FileNotFoundError:
-        return Known()
+        return read(path)
     except (OSError, ValueError) as error:
         _log.error("what was held against GPUs is not known any more", file=str(path), error=str(error))
         _set_aside(path)
+        return Known()
+
+
+def read(path: Path) -> Known:
+    """Read it and change nothing, as who only looks; nothing is known where there is no file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged.
+    """
+    try:
+        return decode(path.read_text())
+    except FileNotFoundError:
         return Known()
 
 

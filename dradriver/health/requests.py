@@ -89,14 +89,14 @@ class Requests:
         A request that cannot be removed is not obeyed, since it would be obeyed for ever.
         """
         try:
-            entries = os.listdir(self._folder)
+            paths = sorted(self._folder.iterdir())
         except FileNotFoundError:
             return []
         except OSError as error:
             self._tell(self._folder, error)
             return []
         # What begins with a dot is being written.
-        taken = [self._taken(self._folder / name) for name in sorted(entries) if not name.startswith(".")]
+        taken = [self._taken(path) for path in paths if not path.name.startswith(".")]
         return [word for words in taken for word in words]
 
     def _taken(self, path: Path) -> list[str]:
