@@ -1,12 +1,11 @@
 """What users and administrators are told: Events, and the devices in a claim's status.
 
 All of it happens in a thread of its own, off the path of a Prepare: an API server that is slow or down must not
-keep a pod from starting. What cannot be written is logged and dropped.
+keep a pod from starting. What cannot be written is logged and dropped. What is said of the health of a claim's
+devices: `health_telling`.
 """
 
 import datetime as dt
-import queue
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,10 +31,11 @@ from dradriver.kube import (
 from dradriver.kubelet import ClaimReference
 from dradriver.observe.metrics import Operation
 from dradriver.prepare.containers import cdi_name
+from dradriver.prepare.errands import Errands
 from dradriver.prepare.plan import PlannedDevice
 from dradriver.prepare.records import Record
+from dradriver.prepare.users import claim_regarding, live_claim, pods_of
 
-QUEUED: Final = 256
 DENIED_SECONDS: Final = 600.0
 """How long no status is written after the API server has denied it: rights come back with a changed role, and a claim
 that was allocated elsewhere meanwhile is denied in the same words."""
@@ -57,6 +57,9 @@ class ClaimTeller:
         node_name: this node.
         wall_clock: the time of day, with its zone.
         clock: monotonic seconds.
+
+    Attributes:
+        errands: the thread, which others that tell of claims may use too while it runs.
     """
 
     def __init__(
@@ -76,39 +79,31 @@ class ClaimTeller:
         self._manager = f"dradriver-{node_name}"
         self._wall_clock = wall_clock
         self._clock = clock
-        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(QUEUED)
-        self._thread: threading.Thread | None = None
+        self.errands = Errands("teller", clock=clock)
         self._denied_at: float | None = None
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(target=self._run, name="teller", daemon=True)
-        self._thread.start()
+        self.errands.start()
 
     def stop(self, timeout: float = 2.0) -> None:
         """Write what waits, but not longer than that many seconds."""
-        if self._thread is None:
-            return
-        try:
-            self._queue.put(None, timeout=timeout)
-        except queue.Full:
-            return
-        self._thread.join(timeout)
+        self.errands.stop(timeout)
 
     # --- of claims -------------------------------------------------------------------------------
 
     def prepared(self, record: Record) -> None:
         """Write the devices of a claim into its status."""
-        self._later(lambda: self._write_status(record))
+        self.errands.soon(lambda: self._write_status(record))
 
     def failed(self, claim: ClaimReference, operation: Operation, message: str) -> None:
         """Tell of a failure: on the claim, and where the kubelet does not tell itself also on its pods."""
-        self._later(lambda: self._tell_failure(claim, operation, message))
+        self.errands.soon(lambda: self._tell_failure(claim, operation, message))
 
     def stale_claim(self, record: Record, cause: str) -> None:
         """Tell that what a claim held is released."""
         self._warn(
-            _claim(record.plan.namespace, record.plan.name, record.plan.uid) if record.plan.name else self._node,
+            self._regarding(record),
             "ReleasedStaleClaim",
             "Unprepare",
             f"{record.plan} (UID {record.plan.uid}) still held {_devices(record)} on node {self._node.name}, although "
@@ -118,13 +113,13 @@ class ClaimTeller:
     def lost_instance(self, record: Record, device: str) -> None:
         """Tell that a running pod's partition is gone."""
         self._warn(
-            _claim(record.plan.namespace, record.plan.name, record.plan.uid) if record.plan.name else self._node,
+            self._regarding(record),
             "PartitionLost",
             "Check",
             f"{record.plan}: the MIG instance behind device {device} does not exist any more on node "
             f"{self._node.name} (destroyed by others, or the driver was reloaded); restart the pod to get a new one",
         )
-        self._later(lambda: self._write_status(record, lost=device))
+        self.errands.soon(lambda: self._write_status(record, lost=device))
 
     # --- of the node -----------------------------------------------------------------------------
 
@@ -156,40 +151,12 @@ class ClaimTeller:
 
     # --- the thread ------------------------------------------------------------------------------
 
-    def _later(self, act: Callable[[], None]) -> None:
-        try:
-            self._queue.put_nowait(act)
-        except queue.Full:
-            _log.warning("too much to tell, something is left out")
-
-    def _run(self) -> None:
-        while (act := self._queue.get()) is not None:
-            try:
-                act()
-            except KubeError as error:
-                _log.warning("cannot be told now", error=str(error))
-
     def _tell_failure(self, claim: ClaimReference, operation: Operation, message: str) -> None:
-        regarding = _claim(claim.namespace, claim.name, claim.uid)
-        self._warn(regarding, REASONS[operation], ACTIONS[operation], message)
+        self._warn(claim_regarding(claim), REASONS[operation], ACTIONS[operation], message)
         # The kubelet itself tells the pod of a failed prepare, but says nothing of a failed unprepare.
         if operation == "unprepare":
-            for pod in self._pods(claim):
+            for pod in pods_of(live_claim(self._client, claim)):
                 self._warn(pod, REASONS[operation], ACTIONS[operation], message)
-
-    def _pods(self, claim: ClaimReference) -> list[Regarding]:
-        try:
-            body = self._client.get(RESOURCE_CLAIMS, claim.name, namespace=claim.namespace)
-        except NotFoundError:
-            return []
-        if body["metadata"].get("uid") != claim.uid:
-            return []
-        users = (body.get("status") or {}).get("reservedFor") or ()
-        return [
-            Regarding(api_version="v1", kind="Pod", namespace=claim.namespace, name=user["name"], uid=user["uid"])
-            for user in users
-            if user.get("resource") == "pods"
-        ]
 
     def _write_status(self, record: Record, *, lost: str = "") -> None:
         plan = record.plan
@@ -242,16 +209,13 @@ class ClaimTeller:
         }
         return entry | ({"shareID": device.share_id} if device.share_id else {})
 
+    def _regarding(self, record: Record) -> Regarding:
+        return claim_regarding(record.plan.reference) if record.plan.name else self._node
+
     def _warn(self, regarding: Regarding, reason: str, action: str, note: str) -> None:
         self._events.record(
             Happening(regarding=regarding, type=EventType.WARNING, reason=reason, action=action, note=note)
         )
-
-
-def _claim(namespace: str, name: str, uid: str) -> Regarding:
-    return Regarding(
-        api_version=RESOURCE_CLAIMS.api_version, kind=RESOURCE_CLAIMS.kind, namespace=namespace, name=name, uid=uid
-    )
 
 
 def _devices(record: Record) -> str:

@@ -19,9 +19,10 @@ from dradriver.kube import (
 )
 from dradriver.kubelet import ClaimReference
 from dradriver.prepare import telling
+from dradriver.prepare.errands import QUEUED
 from dradriver.prepare.plan import Plan, PlannedDevice
 from dradriver.prepare.records import Made, Record, State
-from dradriver.prepare.telling import DENIED_SECONDS, QUEUED, ClaimTeller
+from dradriver.prepare.telling import DENIED_SECONDS, ClaimTeller
 
 LIMIT = 30.0
 CLAIM = ClaimReference(namespace="ns", name="c", uid="uid-c")
@@ -42,7 +43,7 @@ class Client:
     def __init__(self):
         self.applied = []
         self.error = None
-        self.claim = {"metadata": {"uid": CLAIM.uid}, "status": {}}
+        self.claim = {"metadata": {"namespace": "ns", "uid": CLAIM.uid}, "status": {}}
         self.entered, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
 
@@ -85,7 +86,7 @@ class Told:
 
     def done(self):
         passed = threading.Event()
-        self.teller._later(passed.set)
+        self.teller.errands.soon(passed.set)
         assert passed.wait(LIMIT)
 
     def prepare(self, record):
