@@ -2,12 +2,13 @@
 
 Metrics that NVIDIA's driver has too carry its names and labels, so that dashboards and alerts keep
 working; ours alone start with `dradriver_`. No label ever holds a claim, pod or device name: every value
-is one of a few that stand in the code. Their series exist from the start, but for those of
-`dradriver_slice_failures_total` (one for each class of error that was met) and of loops.
+is one of a few that stand in the code, or the number of an Xid. Their series exist from the start, but for those of
+`dradriver_slice_failures_total` (one for each class of error that was met), of loops, and of Xids.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -29,8 +30,15 @@ ErrorType: TypeAlias = Literal[
 """The first four are NVIDIA's."""
 SliceWrite: TypeAlias = Literal["create", "update", "delete"]
 MigOperation: TypeAlias = Literal["create", "destroy"]
+GpuEvent: TypeAlias = Literal["xid", "fatal-poison", "gpu-unavailable", "recovery-action", "mig-config", "other"]
+"""What GPUs tell by themselves."""
 
 DEVICE_TYPES: Final = ("gpu", "mig")
+TAINT_CAUSES: Final = ("xid", "gpu-lost", "recovery", "memory", "unmonitored")
+"""What stands behind the domain in the keys of taints for the health of GPUs."""
+TAINT_EFFECTS: Final = ("None", "NoSchedule", "NoExecute")
+GREATEST_XID: Final = 999
+"""Whatever number is above it is none, and is counted as `other`, so that a driver gone mad makes no series."""
 
 REQUEST_BUCKETS: Final = (
     *(0.001, 0.002, 0.005, 0.01, 0.02),
@@ -84,6 +92,7 @@ class Metrics:
         self._requests_of(driver)
         self._devices_of(node, driver)
         self._slices_and_loops()
+        self._health()
         Gauge("dradriver_build_info", "Constant 1; what is running.", ["version"], registry=self.registry).labels(
             version
         ).set(1)
@@ -135,6 +144,36 @@ class Metrics:
     def set_foreign_instances(self, count: int) -> None:
         """Set how many MIG instances this driver has no record of; each takes the place of a partition of ours."""
         self._foreign.set(count)
+
+    def gpu_event(self, kind: str, *, xid: int | None = None) -> None:
+        """Count what a GPU tells by itself.
+
+        Args:
+            kind: see GpuEvent; one that is not known is counted as `other`.
+            xid: its number, where it is one.
+        """
+        self._gpu_events[kind if kind in self._gpu_events else "other"].inc()
+        self._last_gpu_event.set(self._wall_clock())
+        if xid is not None:
+            self._xids.labels(str(xid) if 0 <= xid <= GREATEST_XID else "other").inc()
+
+    def set_tainted_devices(self, taints: Iterable[tuple[str, str]]) -> None:
+        """State which taints the published devices have now.
+
+        Args:
+            taints: key and effect of each taint of each device; keys that are not for health are left out.
+        """
+        counts = Tally((key.rpartition("/")[2], effect) for key, effect in taints)
+        for labels, gauge in self._tainted.items():
+            gauge.set(counts[labels])
+
+    def set_gpus_unmonitored(self, count: int) -> None:
+        """State how many GPUs nobody hears, or do not say how they are."""
+        self._unmonitored.set(count)
+
+    def set_pods_not_evicted(self, count: int) -> None:
+        """State how many pods ought to be evicted for the health of their devices, and are not."""
+        self._not_evicted.set(count)
 
     def succeeded(self, loop: str) -> None:
         """Note that a loop has done its work just now. Loops are few and their names fixed in the code."""
@@ -205,5 +244,34 @@ class Metrics:
             "dradriver_last_success_timestamp_seconds",
             "Unix time at which a loop last did its work.",
             ["loop"],
+            registry=self.registry,
+        )
+
+    def _health(self) -> None:
+        tainted = Gauge(
+            "dradriver_tainted_devices",
+            "Published devices with a taint for the health of their GPU.",
+            ["cause", "effect"],
+            registry=self.registry,
+        )
+        self._tainted = {
+            (cause, effect): tainted.labels(cause, effect) for cause in TAINT_CAUSES for effect in TAINT_EFFECTS
+        }
+        events = Counter(
+            "dradriver_gpu_events_total", "What GPUs told by themselves.", ["type"], registry=self.registry
+        )
+        self._gpu_events = {kind: events.labels(kind) for kind in get_args(GpuEvent)}
+        self._xids = Counter("dradriver_gpu_xids_total", "Xids that GPUs told of.", ["xid"], registry=self.registry)
+        self._last_gpu_event = Gauge(
+            "dradriver_last_gpu_event_timestamp_seconds",
+            "Unix time at which a GPU last told something by itself; 0 as long as none has.",
+            registry=self.registry,
+        )
+        self._unmonitored = Gauge(
+            "dradriver_gpus_unmonitored", "GPUs that nobody hears, or that do not answer.", registry=self.registry
+        )
+        self._not_evicted = Gauge(
+            "dradriver_pods_not_evicted",
+            "Pods that ought to be evicted for the health of their devices, and are not.",
             registry=self.registry,
         )

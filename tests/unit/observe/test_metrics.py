@@ -1,8 +1,13 @@
+from typing import get_args
+
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dradriver.observe.metrics import REQUEST_BUCKETS, Metrics
+from dradriver import api
+from dradriver.gpu.health import EFFECTS
+from dradriver.nvml import EventType
+from dradriver.observe.metrics import REQUEST_BUCKETS, TAINT_CAUSES, TAINT_EFFECTS, GpuEvent, Metrics
 
 DRIVER = "gpu.nvidia.com"
 
@@ -124,6 +129,71 @@ def test_slices_migs_and_loops(metrics):
     assert value(metrics, "dradriver_mig_operations_total", operation="create", result="ok") == 1
     assert value(metrics, "dradriver_mig_operations_total", operation="destroy", result="error") == 1
     assert value(metrics, "dradriver_last_success_timestamp_seconds", loop="publish") == 1.5e9
+
+
+def test_tainted_devices_are_counted_by_cause_and_effect(metrics):
+    xid, lost = ("gpu.nvidia.com/xid", "NoExecute"), ("gpu.nvidia.com/gpu-lost", "NoSchedule")
+    metrics.set_tainted_devices([xid, xid, lost, ("gpu.nvidia.com/xid", "None"), ("dradriver.dev/memory", "None")])
+    assert value(metrics, "dradriver_tainted_devices", cause="xid", effect="NoExecute") == 2
+    assert value(metrics, "dradriver_tainted_devices", cause="xid", effect="None") == 1
+    assert value(metrics, "dradriver_tainted_devices", cause="gpu-lost", effect="NoSchedule") == 1
+    assert value(metrics, "dradriver_tainted_devices", cause="memory", effect="None") == 1
+    metrics.set_tainted_devices([lost])
+    assert value(metrics, "dradriver_tainted_devices", cause="xid", effect="NoExecute") == 0
+    assert value(metrics, "dradriver_tainted_devices", cause="gpu-lost", effect="NoSchedule") == 1
+
+
+def test_taints_that_are_not_for_health_are_not_counted(metrics):
+    before = exposed(metrics).keys()
+    metrics.set_tainted_devices([(api.TaintKey.NOT_OFFERED, "NoSchedule"), ("example.com/mine", "NoExecute")])
+    found = exposed(metrics)
+    assert found.keys() == before
+    assert not any(number for (name, *_), number in found.items() if name == "dradriver_tainted_devices")
+
+
+def test_the_causes_are_those_of_our_taints():
+    keys = {value for name, value in vars(api.TaintKey).items() if not name.startswith("_")}
+    others = {api.TaintKey.NOT_OFFERED, api.TaintKey.FOREIGN_INSTANCE}
+    assert {key.partition("/")[2] for key in keys - others} == set(TAINT_CAUSES)
+    assert set(TAINT_EFFECTS) == set(EFFECTS)
+
+
+def test_events_of_gpus_are_counted_and_the_last_is_dated(metrics):
+    assert value(metrics, "dradriver_last_gpu_event_timestamp_seconds") == 0
+    assert value(metrics, "dradriver_gpu_events_total", type="gpu-unavailable") == 0
+    metrics.gpu_event("xid", xid=79)
+    metrics.gpu_event("xid", xid=79)
+    metrics.gpu_event("xid", xid=13)
+    metrics.gpu_event("recovery-action")
+    assert value(metrics, "dradriver_gpu_events_total", type="xid") == 3
+    assert value(metrics, "dradriver_gpu_events_total", type="recovery-action") == 1
+    assert value(metrics, "dradriver_gpu_xids_total", xid="79") == 2
+    assert value(metrics, "dradriver_gpu_xids_total", xid="13") == 1
+    assert value(metrics, "dradriver_last_gpu_event_timestamp_seconds") == 1.5e9
+
+
+def test_numbers_and_types_that_nobody_knows_make_one_series(metrics):
+    for xid in (1000, 2**63, -1):
+        metrics.gpu_event("xid", xid=xid)
+    metrics.gpu_event("pstate")
+    found = exposed(metrics)
+    assert [labels for name, *labels in found if name == "dradriver_gpu_xids_total"] == [[("xid", "other")]]
+    assert value(metrics, "dradriver_gpu_xids_total", xid="other") == 3
+    assert value(metrics, "dradriver_gpu_events_total", type="other") == 1
+
+
+def test_types_of_events_are_named_as_nvml_names_them():
+    known = {kind.name.lower().replace("_", "-") for kind in EventType}
+    assert set(get_args(GpuEvent)) - {"other"} <= known
+
+
+def test_gpus_unheard_and_pods_not_evicted_are_states(metrics):
+    assert value(metrics, "dradriver_gpus_unmonitored") == value(metrics, "dradriver_pods_not_evicted") == 0
+    metrics.set_gpus_unmonitored(2)
+    metrics.set_pods_not_evicted(3)
+    assert value(metrics, "dradriver_gpus_unmonitored") == 2
+    metrics.set_pods_not_evicted(0)
+    assert value(metrics, "dradriver_pods_not_evicted") == 0
 
 
 def test_the_version_and_the_process_are_told(metrics):
