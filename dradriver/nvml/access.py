@@ -89,7 +89,7 @@ class Nvml:
 
     def renew(self) -> None:
         """Drop all handles and initialize anew at the next call: after a GPU reset, or when told of a recovery."""
-        self._session.renew()
+        self._node.renew()
 
     def driver_version(self) -> str:
         """Give the driver's version as NVML says it, `580.105.08`."""
@@ -122,7 +122,7 @@ class Nvml:
             NvmlError: NVML as a whole does not answer.
         """
         if self._bus.has_changed():
-            self._session.renew()
+            self.renew()
         inventory = self._node.read()
         if self._bus.falls_short(len(inventory.gpus) + len(inventory.unreadable)):
             self._session.renew()
@@ -271,7 +271,12 @@ class Nvml:
 
     def _once(self, operation: Callable[[Cache], T]) -> T:
         with self._session.use() as generation:
-            return operation(self._cache_of(generation))
+            cache = self._cache_of(generation)
+            try:
+                return operation(cache)
+            except GpuLost as error:
+                self._node.follow(error, cache)
+                raise
 
     def _cache_of(self, generation: int) -> Cache:
         if self._cache.generation != generation:

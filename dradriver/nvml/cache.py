@@ -59,6 +59,10 @@ class Cache:
         known = self._devices.get(index)
         return known.gpu if known else self.roster.uuid_at(index) or index_label(index)
 
+    def opened(self) -> tuple[Device, ...]:
+        """Give the GPUs of which there are handles."""
+        return tuple(self._devices.values())
+
     def is_open(self, gpu_uuid: str) -> bool:
         """Tell whether there is a handle of this GPU."""
         return self._opened(gpu_uuid) is not None
@@ -121,7 +125,7 @@ class Cache:
         return known
 
     def _opened(self, gpu_uuid: str) -> Device | None:
-        return next((device for device in tuple(self._devices.values()) if device.gpu == gpu_uuid), None)
+        return next((device for device in self.opened() if device.gpu == gpu_uuid), None)
 
     def _met(self, gpu_uuid: str) -> Device | None:
         """Open the GPU where it was met last; None where another is there now."""

@@ -1,6 +1,5 @@
 """Which GPUs' handles died, and which of them could be read again."""
 
-import math
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -8,9 +7,11 @@ from typing import Final
 
 from dradriver.nvml.errors import RESET_REQUIRED, UNINITIALIZED
 
-RESET_PAUSE: Final = 5.0
-"""Seconds between new initializations for a GPU that is found dead again and again after it could be read: no reset is
-over sooner, and each initialization takes seconds on a large node."""
+RESETS: Final = 3
+"""How many new initializations a GPU may lead to at once within `RESETS_SECONDS`, by being found dead after it could be
+read: a GPU is not reset more often, and each takes seconds on a large node."""
+
+RESETS_SECONDS: Final = 30.0
 
 _ANSWERS: Final = 0
 
@@ -28,7 +29,7 @@ class Lives:
         self._states: dict[str, int] = {}
         self._known: set[str] = set()
         self._dead: dict[str, int] = {}
-        self._asked: dict[str, float] = {}
+        self._asked: dict[str, list[float]] = {}
         self._returns: Counter[str] = Counter()
 
     def answered(self, gpu_uuid: str, *, thorough: bool) -> None:
@@ -53,11 +54,17 @@ class Lives:
         with self._lock:
             if gpu_uuid in self._known:
                 self._dead[gpu_uuid] = code
-            before = self._states.setdefault(gpu_uuid, code)
-            if before == code or self._clock() - self._asked.get(gpu_uuid, -math.inf) < RESET_PAUSE:
+            if self._states.setdefault(gpu_uuid, code) == code or not self._may_ask(gpu_uuid):
                 return False
-            self._states[gpu_uuid], self._asked[gpu_uuid] = code, self._clock()
+            self._states[gpu_uuid] = code
             return True
+
+    def _may_ask(self, gpu_uuid: str) -> bool:
+        now = self._clock()
+        asked = [time for time in self._asked.get(gpu_uuid, ()) if now - time < RESETS_SECONDS]
+        may = len(asked) < RESETS
+        self._asked[gpu_uuid] = [*asked, now] if may else asked
+        return may
 
     def ended(self) -> None:
         """Note that the driver ended the session: the handles of all GPUs died."""

@@ -14,7 +14,7 @@ from dradriver.nvml.bounded import Bounded
 from dradriver.nvml.cache import Cache, index_label
 from dradriver.nvml.calls import Device, call
 from dradriver.nvml.errors import UNINITIALIZED, GpuLost, NvmlError, ResetRequired, Uninitialized, is_session_gone
-from dradriver.nvml.facts import read_mig_mode, read_minor
+from dradriver.nvml.facts import read_memory, read_mig_mode, read_minor
 from dradriver.nvml.names import bus_order
 from dradriver.nvml.records import Inventory, UnreadableGpu
 from dradriver.nvml.roster import Roster
@@ -26,6 +26,9 @@ READ_SECONDS: Final = 10.0
 FIRST_READ_SECONDS: Final = 30.0
 """How long it may take the first time in a session: opening a GPU without persistence mode takes seconds, and on a
 large node so does initializing NVML."""
+
+CHECK_SECONDS: Final = 5.0
+"""How long one GPU may take to say whether its handle is good."""
 
 RENEWAL_SECONDS: Final = 2.0
 """How long a reading waits for other calls to end, so that a GPU that was reset can be given another handle."""
@@ -79,6 +82,35 @@ class Node:
                     return self._inventory(read)
         return self._inventory(self._attempt()[1])
 
+    def follow(self, loss: GpuLost, cache: Cache) -> None:
+        """See to it, within a use, that nobody's loss goes unnoticed where a lost GPU leads to a new session.
+
+        GPUs that are linked are reset together, and in the new session no other would look as if it had been.
+        """
+        if self._session.note(loss, cache.generation):
+            self._check_each(cache)
+
+    def renew(self) -> None:
+        """Have NVML initialized anew at the next use, and notice first whose handle died without anybody asking."""
+        with contextlib.suppress(NvmlError):
+            self._bounded.run(None, READ_SECONDS, self._check_all)
+        self._session.renew()
+
+    def _check_all(self) -> None:
+        with self._session.use() as generation:
+            self._check_each(self._cache_of(generation))
+
+    def _check_each(self, cache: Cache) -> None:
+        """Ask all open GPUs whether their handles are good still, within a use, so that no other session begins."""
+        self._bounded.each(
+            (device.gpu, CHECK_SECONDS, partial(self._check, cache, device)) for device in cache.opened()
+        )
+
+    def _check(self, cache: Cache, device: Device) -> None:
+        with self._session.use() as generation:
+            if generation == cache.generation:
+                read_memory(device)
+
     def _attempt(self) -> tuple[_Look, Sequence[Gpu | NvmlError]]:
         seconds = FIRST_READ_SECONDS if self._session.is_stale else READ_SECONDS
         look = self._bounded.run(None, seconds, self._begin)
@@ -102,13 +134,20 @@ class Node:
     def _read_one(self, look: _Look, index: int) -> Gpu:
         with self._session.use() as generation:
             if generation == look.generation:
-                gpu = self._named(look, index)
-                self._roster.placed(gpu.uuid, gpu.pci_bus_id)
-                self._session.answered(gpu.uuid, generation, thorough=False)
-                return gpu
+                return self._read_within(look, index)
         raise Uninitialized(
             pynvml.nvmlInitWithFlags.__name__, UNINITIALIZED, cause="NVML was initialized anew while the GPUs were read"
         )
+
+    def _read_within(self, look: _Look, index: int) -> Gpu:
+        try:
+            gpu = self._named(look, index)
+        except GpuLost as error:
+            self.follow(error, look.cache)
+            raise
+        self._roster.placed(gpu.uuid, gpu.pci_bus_id)
+        self._session.answered(gpu.uuid, look.generation, thorough=False)
+        return gpu
 
     def _named(self, look: _Look, index: int) -> Gpu:
         """Read a GPU; of one that cannot be opened the error names who was met there before."""

@@ -117,15 +117,21 @@ class Session:
         finally:
             self._leave(hold)
 
-    def note(self, error: NvmlError, generation: int) -> None:
-        """Look at an error that was caught within a use of this generation: it may mean that handles are useless."""
-        if generation != self._generation:
-            return
+    def note(self, error: NvmlError, generation: int) -> bool:
+        """Look at an error that was caught within a use of this generation: it may mean that handles are useless.
+
+        A loss of which NVML does not tell the GPU, as a wait for events ends with, means nothing here: who waits finds
+        out which GPU it is.
+
+        Returns:
+            Whether there will be a new initialization because of it.
+        """
+        if generation != self._generation or not (is_session_gone(error) or self._is_reason(error)):
+            return False
         if is_session_gone(error):
             self._lives.ended()
-            self._stale = True
-        elif _is_dead(error) and (self._is_newly_dead(error) or self._pause_is_over()):
-            self._stale = True
+        self._stale = True
+        return True
 
     def answered(self, gpu_uuid: str, generation: int, *, thorough: bool) -> None:
         """Note that a GPU could be read within a use of this generation; `thorough` as in `Lives.answered`."""
@@ -156,8 +162,10 @@ class Session:
             self._closed = True
             self._end()
 
-    def _is_newly_dead(self, error: NvmlError) -> bool:
-        return error.gpu is not None and self._lives.failed(error.gpu, error.code)
+    def _is_reason(self, error: NvmlError) -> bool:
+        if error.gpu is None or not _is_dead(error):
+            return False
+        return self._lives.failed(error.gpu, error.code) or self._pause_is_over()
 
     def _pause_is_over(self) -> bool:
         return self._clock() - self._started >= LOST_PAUSE
