@@ -134,8 +134,8 @@ def _ask(plugin: Path, words: Iterable[str]) -> None:
     except OSError as error:
         raise CommandError(f"the plugin cannot be asked: {error}; only root on the node may do so") from error
     raise CommandError(
-        f"the plugin does not run on this node: nobody took the request from {request.parent} within "
-        f"{TAKEN_SECONDS:.0f} s, and it is withdrawn; start the plugin and ask again"
+        f"nobody took the request from {request.parent} within {TAKEN_SECONDS:.0f} s, and it is withdrawn: the plugin "
+        "does not run on this node; start it and ask again"
     )
 
 
@@ -174,7 +174,9 @@ def _text(found: Known, uuids: Iterable[str]) -> str:
 
 
 def _state(held: Sequence[Held]) -> str:
-    return held[0].marks[0].effect if held else "healthy"
+    if not held:
+        return "healthy"
+    return held[0].marks[0].effect if held[0].marks[0].gravity else "warn"
 
 
 def _paragraph(found: Known, uuid: str, held: Held) -> str:

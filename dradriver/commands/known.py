@@ -80,7 +80,9 @@ class Known:
 
     def _line(self, uuid: str, deserved: tuple[Mark, ...]) -> str:
         named = uuid if uuid not in self.numbers else f"{self.name(uuid)} ({uuid})"
-        return f"{named}: {', '.join(self._short(uuid, mark) for mark in gravest_first(deserved))}"
+        # Of each key the gravest counts, for each partition.
+        counting = {(mark.key, mark.place): mark for mark in reversed(gravest_first(deserved))}
+        return f"{named}: {', '.join(self._short(uuid, mark) for mark in gravest_first(counting.values()))}"
 
     def _short(self, uuid: str, mark: Mark) -> str:
         where = "" if mark.place is None else f" on {self.partition(uuid, mark.place)}"
