@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dradriver.gpu.health import Effect, Place
+from dradriver.gpu.health import EFFECTS, Effect, Place
 from dradriver.health.policy import IGNORE, Policy, Rule, Until
 from dradriver.nvml import Readings
 
@@ -36,9 +36,13 @@ LASTING: Final[Mapping[str, float]] = {MISSING: 30.0, NO_ANSWER: 60.0}
 """Seconds after which what may pass by itself is taken seriously."""
 MOST_CAUSES: Final = 64
 MOST_OFFENCES: Final = 256
-_MOST_RAISES: Final = 16
+_MOST_RAISES: Final = 64
 
 _MEMORY: Final = frozenset({REMAP_PENDING, REMAP_FAILED})
+_SILENT: Final = frozenset({LOST, MISSING, NO_ANSWER})
+"""A GPU of which this is said says nothing itself."""
+_AT_ONCE: Final = frozenset({NO_EVENTS, NO_ANSWER})
+"""What is over as soon as it is not so any more."""
 _ENDED_BY_RESET: Final = frozenset(Until) - {Until.REBOOT, Until.OPERATOR}
 
 
@@ -54,7 +58,7 @@ class Cause:
         last: of the last time.
         grave: Unix time since which it is worse than its first time said; None if it is not.
         mild: since which it is known to be harmless.
-        well: since which the GPU says that it is well again.
+        well: since which the GPU says that it is well again, in what ends this.
     """
 
     origin: str
@@ -81,6 +85,19 @@ class Cause:
         if self.origin == "xid":
             return policy.of_xid(int(self.detail))
         return policy.events.get(self.detail) if self.origin == "event" else None
+
+    def is_suspect(self, rule: Rule) -> bool:
+        """Whether the hardware is suspected for it, by its rule."""
+        return rule.suspect and self.grave is not None
+
+    def effect(self, rule: Rule) -> str:
+        """Give what a report has come to mean by its rule: an effect, or `IGNORE`."""
+        if rule.effect == IGNORE:
+            return IGNORE
+        if self.mild is not None:
+            return Effect.NONE
+        graver = Effect.NO_SCHEDULE if self.is_suspect(rule) else Effect.NONE
+        return max(rule.effect, graver, key=EFFECTS.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +162,8 @@ def hear(
         origin: `xid` or `event`.
         detail: the Xid, or the event's name.
         place: of the partition that is named with it, None where none is.
-        claims: UIDs of the claims that hold what it is about.
+        claims: UIDs of the claims that hold what it is about; where there are several, nobody knows whose program it
+            was, and no claim is remembered for it.
         now: Unix time.
     """
     heard = Cause(origin=origin, detail=detail, place=place, since=now, last=now)
@@ -156,10 +174,11 @@ def hear(
     if rule.whole_gpu:
         heard = replace(heard, place=None)
     known = next((cause for cause in condition.causes if cause.key == heard.key), None)
-    if known is not None:
-        heard = replace(known, last=now) if known.mild is None else heard
-    elif _is_contained(condition, rule, now):
-        heard = replace(heard, mild=now)
+    contained = _is_contained(condition, rule, now)
+    if known is None:
+        heard = replace(heard, mild=now if contained else None)
+    elif known.mild is None or contained:
+        heard = replace(known, last=now, well=None)
     condition = _suspect(condition, policy, rule, heard, claims, now)
     return _bounded(condition, policy)
 
@@ -169,7 +188,8 @@ def _contain(condition: Condition, policy: Policy, heard: Cause, now: float) -> 
     for cause in condition.causes:
         rule = cause.rule(policy)
         contained = rule is not None and rule.contained_by is not None and heard.detail == str(rule.contained_by)
-        if contained and heard.origin == cause.origin and abs(now - cause.last) <= policy.follow_up:
+        known = not contained or cause.mild is not None
+        if not known and heard.origin == cause.origin and abs(now - cause.last) <= policy.follow_up:
             condition = condition.put(replace(cause, mild=now))
     return condition
 
@@ -194,7 +214,8 @@ def _suspect(
         return condition.put(heard)
     begin = now - policy.suspect_seconds
     known = {(one.kind, one.place, one.claim): one for one in condition.offences if one.at >= begin}
-    for claim in claims:
+    possible = tuple(claims)
+    for claim in possible if len(possible) == 1 else ():
         known[rule.kind, heard.place, claim] = Offence(kind=rule.kind, place=heard.place, claim=claim, at=now)
     offenders = {claim for kind, place, claim in known if (kind, place) == (rule.kind, heard.place)}
     if len(offenders) >= policy.suspect_claims and heard.grave is None:
@@ -203,17 +224,26 @@ def _suspect(
 
 
 def _bounded(condition: Condition, policy: Policy) -> Condition:
-    """Drop the mildest and oldest of too many."""
+    """Of too many, drop the mildest; of equals what another says as well, and the newest, as the older is published."""
     if len(condition.causes) <= MOST_CAUSES:
         return condition
-    mildest = min((cause for cause in condition.causes if cause.is_report), key=lambda one: _weight(one, policy))
-    return condition.without(lambda cause: cause is mildest)
+    reports = [cause for cause in condition.causes if cause.is_report]
+    alone = {_subject(cause, policy): cause for cause in sorted(reports, key=lambda one: -one.since)}
+    gravities = {id(cause): _gravity(cause, policy) for cause in reports}
+    dropped = min(reports, key=lambda one: (gravities[id(one)], one in alone.values(), -one.since))
+    return condition.without(lambda cause: cause is dropped)
 
 
-def _weight(cause: Cause, policy: Policy) -> tuple[bool, bool, float]:
+def _subject(cause: Cause, policy: Policy) -> tuple[object, ...]:
     rule = cause.rule(policy)
-    tells_only = rule is None or rule.effect in (IGNORE, Effect.NONE)
-    return cause.grave is not None, not tells_only and cause.mild is None, cause.last
+    return (rule and rule.kind, cause.place, _gravity(cause, policy))
+
+
+def _gravity(cause: Cause, policy: Policy) -> int:
+    """Give how grave a report is by now, -1 where it says nothing."""
+    rule = cause.rule(policy)
+    effect = IGNORE if rule is None else cause.effect(rule)
+    return -1 if effect == IGNORE else EFFECTS.index(effect)
 
 
 # --- what is said when asked ----------------------------------------------------------------------
@@ -226,7 +256,7 @@ def read(condition: Condition, policy: Policy, readings: Readings, now: float) -
         REMAP_PENDING: _flag(readings.remap_pending),
         REMAP_FAILED: _flag(readings.remap_failure),
         SRAM: _flag(readings.sram_exceeded),
-        FABRIC: None if readings.fabric is None else _flag(readings.fabric == "unhealthy"),
+        FABRIC: {"healthy": "", "unhealthy": "yes"}.get(readings.fabric or ""),
         LOST: "",
         MISSING: "",
         NO_ANSWER: "",
@@ -250,13 +280,15 @@ def raise_(condition: Condition, origin: str, detail: str, now: float) -> Condit
         detail: more of it.
         now: Unix time.
     """
+    if origin in _SILENT:
+        condition = replace(condition, causes=tuple(replace(cause, well=None) for cause in condition.causes))
     known = condition.find(origin)
     if known is not None:
         # Another action is another taint; of anything else the first words are kept, so that they do not change on.
         changed = origin == RECOVERY and known.detail != detail
         fresh = replace(known, detail=detail, since=now) if changed else known
         return condition.put(replace(fresh, last=now, well=None))
-    raises = (*condition.raises, (origin, now))[-_MOST_RAISES:]
+    raises = condition.raises if origin in _AT_ONCE else (*condition.raises, (origin, now))[-_MOST_RAISES:]
     return replace(condition, raises=raises).put(Cause(origin=origin, detail=detail, since=now, last=now))
 
 
@@ -271,10 +303,11 @@ def _recover(condition: Condition, policy: Policy, origin: str, now: float) -> C
     if cause is None:
         return condition
     well = now if cause.well is None else cause.well
-    if origin != NO_ANSWER and now - well < _hold(condition, origin, now):
+    if origin not in _AT_ONCE and now - well < _hold(condition, origin, now):
         return condition.put(replace(cause, well=well))
     condition = lower(condition, origin)
-    if origin in (RECOVERY, LOST, MISSING):
+    # One that says that it must still be reset was only out of reach, and not reset meanwhile.
+    if origin == RECOVERY or (origin in (LOST, MISSING) and condition.find(RECOVERY) is None):
         return came_back(condition, policy, before=well)
     return _end(condition, policy, {Until.MEMORY}, before=well) if origin in _MEMORY else condition
 
@@ -285,30 +318,48 @@ def _hold(condition: Condition, origin: str, now: float) -> float:
 
 
 def _outweigh(condition: Condition, policy: Policy, readings: Readings, now: float) -> Condition:
-    """Let what the GPU says of itself outweigh what was reported before."""
-    before = now - policy.recovery_patience
-    if readings.fabric == "healthy":
-        condition = _end(condition, policy, {Until.FABRIC}, before=before)
-    if readings.recovery != 0 or condition.find(RECOVERY) is not None:
-        return condition
-    condition = _end(condition, policy, {Until.ANSWERS}, before=before)
+    """Let what the GPU says of itself for a while outweigh what was reported before."""
+    silent = any(condition.find(origin) for origin in (RECOVERY, LOST, MISSING))
+    recovered = None if readings.recovery is None else readings.recovery == 0 and not silent
+    fabric = None if readings.fabric is None else readings.fabric == "healthy"
+    said = {Until.RECOVERY: recovered, Until.ANSWERS: recovered, Until.FABRIC: fabric}
     for cause in condition.causes:
         rule = cause.rule(policy)
-        if rule is not None and rule.until is Until.RECOVERY and cause.last <= before and cause.mild is None:
-            condition = condition.put(replace(cause, mild=now))
+        if rule is None or cause.mild is not None or (well := said.get(rule.until)) is None:
+            continue
+        condition = _believe(condition, policy, cause, now) if well else condition.put(replace(cause, well=None))
     return condition
+
+
+def _believe(condition: Condition, policy: Policy, cause: Cause, now: float) -> Condition:
+    """Note that a GPU says of a report that it is over."""
+    well = max(cause.last, now if cause.well is None else cause.well)
+    rule = cause.rule(policy)
+    if now - well < policy.recovery_patience:
+        return condition.put(replace(cause, well=well))
+    if rule is not None and rule.until is Until.RECOVERY:
+        return condition.put(replace(cause, mild=now, well=None))
+    return condition.without(lambda one: one is cause)
 
 
 # --- what ends ------------------------------------------------------------------------------------
 
 
 def came_back(condition: Condition, policy: Policy, *, before: float) -> Condition:
-    """End what a reset ends, as far as it was reported before that Unix time; other causes are read anew."""
-    return replace(_end(condition, policy, _ENDED_BY_RESET, before=before), offences=())
+    """End what a reset ends, as far as it was reported before that Unix time.
+
+    What the GPU said when it was asked is read anew: where it is well, the first wait for that is over.
+    """
+    condition = replace(_end(condition, policy, _ENDED_BY_RESET, before=before), offences=())
+    for cause in condition.causes:
+        if cause.origin in (RECOVERY, LOST, MISSING) and cause.well is None:
+            condition = condition.put(replace(cause, well=before - FIRST_HOLD))
+    return condition
 
 
 def rebooted(condition: Condition, policy: Policy, now: float) -> Condition:
     """End what a start of the node ends."""
+    condition = _not_ahead(condition, now)
     return came_back(_end(condition, policy, {Until.REBOOT}, before=now), policy, before=now)
 
 
@@ -320,20 +371,43 @@ def _end(condition: Condition, policy: Policy, until: Iterable[Until], *, before
 
 def pass_time(condition: Condition, policy: Policy, now: float) -> Condition:
     """End what has expired, and take seriously what lasts."""
+    condition = _not_ahead(condition, now)
     condition = condition.without(lambda cause: _has_expired(cause, policy, now))
     for cause in condition.causes:
         limit = LASTING.get(cause.origin)
-        if limit is not None and cause.grave is None and now - cause.since >= limit:
+        if limit is not None and cause.grave is None and cause.well is None and now - cause.since >= limit:
             condition = condition.put(replace(cause, grave=now))
     raises = tuple(one for one in condition.raises if now - one[1] < FLAPPING_SECONDS)
-    return condition if raises == condition.raises else replace(condition, raises=raises)
+    offences = tuple(one for one in condition.offences if now - one.at <= policy.suspect_seconds)
+    return replace(condition, raises=raises, offences=offences)
+
+
+def _not_ahead(condition: Condition, now: float) -> Condition:
+    """Take for now what seems to lie ahead since the clock was turned back: else it would last until then."""
+    return replace(
+        condition,
+        causes=tuple(_cause_not_ahead(cause, now) for cause in condition.causes),
+        offences=tuple(replace(one, at=min(one.at, now)) for one in condition.offences),
+        raises=tuple((origin, min(at, now)) for origin, at in condition.raises),
+    )
+
+
+def _cause_not_ahead(cause: Cause, now: float) -> Cause:
+    return replace(
+        cause,
+        since=min(cause.since, now),
+        last=min(cause.last, now),
+        grave=None if cause.grave is None else min(cause.grave, now),
+        mild=None if cause.mild is None else min(cause.mild, now),
+        well=None if cause.well is None else min(cause.well, now),
+    )
 
 
 def _has_expired(cause: Cause, policy: Policy, now: float) -> bool:
     rule = cause.rule(policy)
     if cause.origin == "event" and rule is None:
         return True
-    if rule is None or cause.grave is not None:
+    if rule is None or cause.is_suspect(rule):
         return False
     passes = cause.mild is not None or rule.until is Until.EXPIRY or _only_tells(rule)
     return passes and now - max(cause.last, cause.mild or 0.0) >= policy.expiry

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,9 +11,15 @@ import structlog
 from dradriver import files
 from dradriver.gpu.health import Place
 from dradriver.gpu.model import Placement
-from dradriver.health.condition import ORIGINS, Cause, Condition, Offence
+from dradriver.health.condition import ORIGINS, RECOVERY, Cause, Condition, Offence
 
 VERSION: Final = 1
+
+_LAST_TIME: Final = 253402300800
+"""Unix time at which the year 10000 begins, which no taint can name."""
+_NUMBERS: Final = 1 << 64
+_NUMBERED: Final = ("xid", RECOVERY)
+"""Origins whose detail is a number."""
 
 _log = structlog.get_logger()
 
@@ -96,33 +102,65 @@ def decode(text: str) -> Known:
 
 
 def _condition(entry: Mapping[str, Any]) -> Condition:
-    return Condition(
-        # A newer version may know more origins, of which nothing can be said here.
-        causes=tuple(cause for one in entry["causes"] if (cause := _cause(one)).origin in ORIGINS),
-        offences=tuple(Offence(**_known(Offence, one)) for one in entry.get("offences") or ()),
-        raises=tuple((str(origin), float(at)) for origin, at in entry.get("raises") or ()),
+    condition = Condition(
+        offences=tuple(_offence(one) for one in entry.get("offences") or ()),
+        raises=tuple((origin, _time(at)) for origin, at in entry.get("raises") or () if origin in ORIGINS),
     )
+    for one in entry["causes"]:
+        # A newer version may know more origins, of which nothing can be said here.
+        if one["origin"] in ORIGINS:
+            condition = condition.put(_cause(one))
+    return condition
 
 
 def _cause(entry: Mapping[str, Any]) -> Cause:
-    cause = Cause(**_known(Cause, entry))
-    if not isinstance(cause.origin, str) or not isinstance(cause.detail, str):
-        raise TypeError(f"a cause is {entry}")
-    if cause.origin == "xid":
-        int(cause.detail)
-    float(cause.since), float(cause.last)
-    return cause
+    origin, detail = entry["origin"], _text(entry.get("detail", ""))
+    if origin in _NUMBERED and not (detail == str(int(detail)) and 0 <= int(detail) < _NUMBERS):
+        raise ValueError(f"{detail!r} is no number of {origin}")
+    return Cause(
+        origin=origin,
+        detail=detail,
+        place=_place(entry.get("place")),
+        since=_time(entry["since"]),
+        last=_time(entry["last"]),
+        grave=_time_or_none(entry.get("grave")),
+        mild=_time_or_none(entry.get("mild")),
+        well=_time_or_none(entry.get("well")),
+    )
 
 
-def _known(kind: type, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Choose the fields that this version knows; a place becomes one again."""
-    names = {one.name for one in fields(kind)}
-    chosen = {name: value for name, value in entry.items() if name in names}
-    place = chosen.get("place")
-    if place is not None:
-        placement = Placement(**place["placement"])
-        chosen["place"] = Place(profile_id=int(place["profile_id"]), placement=placement)
-    return chosen
+def _offence(entry: Mapping[str, Any]) -> Offence:
+    kind, claim = _text(entry["kind"]), _text(entry["claim"])
+    return Offence(kind=kind, place=_place(entry.get("place")), claim=claim, at=_time(entry["at"]))
+
+
+def _place(entry: Mapping[str, Any] | None) -> Place | None:
+    if entry is None:
+        return None
+    placement = Placement(start=_count(entry["placement"]["start"]), size=_count(entry["placement"]["size"]))
+    return Place(profile_id=_count(entry["profile_id"]), placement=placement)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _time(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < _LAST_TIME:
+        raise ValueError(f"{value!r} is no Unix time")
+    return float(value)
+
+
+def _time_or_none(value: object) -> float | None:
+    return None if value is None else _time(value)
 
 
 def _set_aside(path: Path) -> None:

@@ -50,6 +50,7 @@ class Rule:
         taints: keys and values, beside the one with the Xid.
         suspect: errors of this class from several claims make the hardware suspect.
         contained_by: Xid that says that this one was contained; None for most.
+        strict: effect where memory is to be taken more seriously; None where that is the same.
     """
 
     kind: str
@@ -60,16 +61,25 @@ class Rule:
     taints: tuple[tuple[str, str], ...] = ()
     suspect: bool = False
     contained_by: int | None = None
+    strict: str | None = None
 
     def with_effect(self, effect: str) -> "Rule":
-        """Give the rule another effect: what only tells comes to an end by itself, what keeps pods away does not."""
+        """Give the rule the effect that an administrator chose, which other errors then neither raise nor lower.
+
+        What was made milder to only tell comes to an end by itself, what keeps pods away does not.
+        """
         until = self.until
         if effect == Effect.NONE and self.effect != Effect.NONE:
             until = Until.EXPIRY
-        elif effect != Effect.NONE and until in (Until.EXPIRY, Until.FABRIC):
+        elif effect in EFFECTS[1:] and until in (Until.EXPIRY, Until.FABRIC):
             until = Until.RESET
-        taints = self.taints if effect in EFFECTS[1:] else ()
-        return replace(self, effect=effect, until=until, taints=taints)
+        taints = self.taints if effect in (self.effect, *EFFECTS[1:]) else ()
+        return replace(self, effect=effect, until=until, taints=taints, suspect=False, contained_by=None)
+
+    @property
+    def in_strict(self) -> "Rule":
+        """The rule where memory is to be taken more seriously."""
+        return self if self.strict is None else replace(self, effect=self.strict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +131,9 @@ class Policy:
 
     def adapted(self, wishes: HealthWishes) -> "Policy":
         """Do what the administrator wants otherwise."""
-        xids = {**self.xids}
+        xids = {number: rule.in_strict if wishes.strict_memory else rule for number, rule in self.xids.items()}
         for number, word in wishes.xids.items():
-            xids[number] = self.of_xid(number).with_effect(WORDS[word])
+            xids[number] = xids.get(number, self.unknown).with_effect(WORDS[word])
         unknown = self.unknown if wishes.unknown_xids is None else self.unknown.with_effect(WORDS[wishes.unknown_xids])
         readings = {**self.readings}
         if wishes.strict_memory:
@@ -144,7 +154,13 @@ def parse(text: str) -> Policy:
     Raises:
         ValueError: it is not as its head says, with the place.
     """
-    table = tomllib.loads(text)
+    try:
+        return _policy(tomllib.loads(text))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"the table of errors lacks or has something that its head does not say: {error!r}") from error
+
+
+def _policy(table: Mapping[str, Any]) -> Policy:
     recovery = {
         None if key == "other" else int(key): _reading(row | {"key": "recovery"})
         for key, row in table["recovery"].items()
@@ -190,6 +206,7 @@ def _rule(row: Mapping[str, Any]) -> Rule:
         taints=tuple((key, row[name]) for name, key in _KEYS.items() if name in row),
         suspect=row.get("suspect", False),
         contained_by=row.get("contained_by"),
+        strict=_effect(row["strict"], row["class"]) if "strict" in row else None,
     )
 
 
