@@ -16,6 +16,7 @@ from dradriver.nvml.errors import (
     DriverMismatch,
     DriverNotLoaded,
     GpuLost,
+    Hanging,
     InsufficientResources,
     NotSupported,
     Uninitialized,
@@ -410,6 +411,132 @@ def test_a_lost_gpu_renews_the_session_as_by_any_other_call(node, clock):
     assert [events.wait(0), events.wait(0)] == [None, None]
     assert events._watch.generation == 2
     assert list(events.watched) == node.uuids[1:]
+
+
+# --- calls that hang --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Limits that a test can wait for."""
+    monkeypatch.setattr("dradriver.nvml.bounded.PATIENCE", 0.02)
+    monkeypatch.setattr("dradriver.nvml.events.REGISTER_SECONDS", 0.1)
+
+
+def back(node, key):
+    """Wait until nothing hangs for a GPU any more."""
+    while node.nvml._bounded.hangs(key):
+        time.sleep(0.01)
+
+
+REGISTER = "nvmlDeviceRegisterEvents"
+
+
+@pytest.mark.parametrize("call", [REGISTER, "nvmlDeviceGetSupportedEventTypes"])
+def test_a_gpu_that_hangs_does_not_keep_others_from_being_heard(node, clock, hang, soon, call):
+    left, right = node.uuids
+    node.nvml.inventory()
+    hang(call, 0)
+    events = node.nvml.watch_events(XID)
+    assert (list(events.watched), list(events.unwatched)) == ([right], [left])
+    assert isinstance(events.unwatched[left], Hanging)
+    assert str(events.unwatched[left]).startswith(f"{call} for {left} failed: it was called at ")
+    node.do("xid", 43, "--gpu", 1)
+    assert drain(events) == [whole(right, XID, 43)]
+    clock.now += LOOK_PAUSE  # It is known to hang by now, so nobody waits for it.
+    node.do("xid", 44, "--gpu", 1)
+    assert drain(events) == [whole(right, XID, 44)]
+    hang.leave()
+    back(node, left)
+    clock.now += LOOK_PAUSE
+    assert (events.wait(0), events.gaps, events.unwatched) == (None, 2, {})
+    assert events.watched == dict.fromkeys(node.uuids, XID)
+    node.do("xid", 45)
+    assert drain(events) == [whole(left, XID, 45)]
+    assert node.event_sets == 1
+
+
+def test_a_gpu_that_hangs_when_it_is_opened_is_told_by_its_index(node, hang, soon):
+    hang("nvmlDeviceGetHandleByIndex_v2", 1)
+    events = node.nvml.watch_events(XID)
+    assert (list(events.watched), list(events.unwatched)) == ([node.uuids[0]], ["GPU 1"])
+
+
+def test_an_event_set_is_not_freed_under_a_registration_that_hangs(node, hang, soon):
+    node.nvml.inventory()
+    hang(REGISTER, 0)
+    events = node.nvml.watch_events(XID)
+    first = events._watch
+    node.nvml._cache.forget_devices()
+    assert (events.wait(0), events.gaps) == (None, 2)
+    assert events._watch is not first
+    assert node.event_sets == 2
+    events.close()
+    assert node.event_sets == 1  # The second is free: nobody was registered in it who hangs.
+    hang.leave()
+    back(node, node.uuids[0])
+    assert first.busy == set()
+
+
+def test_nvml_is_not_shut_down_under_a_registration_that_hangs(node, hang, soon):
+    node.nvml.inventory()
+    hang(REGISTER, 0)
+    events = node.nvml.watch_events(XID)
+    node.nvml.renew()
+    assert events.wait(0) is None
+    assert node.nvml._session.generation == 1
+    hang.leave()
+    back(node, node.uuids[0])
+    assert (events.wait(0), events._watch.generation, events.unwatched) == (None, 2, {})
+    node.do("xid", 43)
+    assert drain(events) == [whole(node.uuids[0], XID, 43)]
+
+
+# --- whether anybody waits --------------------------------------------------------------------------
+
+
+def test_it_tells_when_a_wait_came_back_last(node, clock):
+    events = node.nvml.watch_events(XID)
+    made = clock.now
+    assert events.last_wait == made
+    clock.now += 7
+    assert events.last_wait == made
+    events.wait(0)
+    assert events.last_wait == made + 7
+    clock.now += 7
+    node.do("xid", 43)
+    events.wait(0)
+    assert events.last_wait == made + 14
+
+
+def test_a_wait_that_failed_came_back_too(node, clock):
+    events = node.nvml.watch_events(XID)
+    clock.now += 7
+    node.do("driver-reload")
+    with pytest.raises(Uninitialized):
+        events.wait(0)
+    assert events.last_wait == clock.now
+
+
+def test_where_no_gpu_is_heard_the_one_who_waits_is_alive_all_the_same(simulated, clock):
+    events = simulated("1xl4", mig="off").nvml.watch_events(MIG)
+    clock.now += 7
+    events.wait(0)
+    assert events.last_wait == clock.now
+
+
+def test_one_that_hangs_came_back_long_ago(node, clock, hang, reading):
+    events = node.nvml.watch_events(XID)
+    made = clock.now
+    began = hang("nvmlEventSetWait_v2")
+    reader = reading(events)
+    assert began.wait(LONG)
+    clock.now += 60
+    assert events.last_wait == made
+    hang.leave()
+    events.close()
+    reader.join()
+    assert events.last_wait == clock.now
 
 
 # --- calls that fail --------------------------------------------------------------------------------

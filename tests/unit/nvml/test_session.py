@@ -60,6 +60,77 @@ def test_a_lost_gpu_renews_the_session_but_not_again_and_again(session, clock, c
     assert seen == [1, 1, 2, 2, 3]
 
 
+def answer(session, gpu="GPU-1"):
+    with session.use() as number:
+        session.answered(gpu, number, thorough=True)
+
+
+@pytest.mark.parametrize("code", [15, 16])
+def test_a_gpu_that_answered_before_renews_it_at_once_but_only_once(session, clock, code):
+    answer(session)
+    seen = []
+    for _ in range(3):
+        with pytest.raises((GpuLost, ResetRequired)):
+            fail(session, code)
+        seen.append(generation(session))
+        clock.now += 1
+    assert seen == [2, 2, 2]
+    assert session.returns("GPU-1") == 0
+    answer(session)
+    assert session.returns("GPU-1") == 1
+
+
+def test_a_mode_that_waits_for_a_reset_renews_nothing(session, clock):
+    answer(session)
+    clock.now += LOST_PAUSE
+    with pytest.raises(ResetRequired), session.use():
+        raise translate("nvmlDeviceSetMigMode", 16, "GPU-1")
+    assert generation(session) == 1
+
+
+def test_a_loss_without_a_name_renews_nothing(session, clock):
+    answer(session)
+    clock.now += LOST_PAUSE
+    with pytest.raises(GpuLost), session.hold(1):
+        raise translate("nvmlEventSetWait_v2", 15)
+    assert generation(session) == 1
+
+
+def test_what_a_call_of_a_former_session_says_means_nothing_now(session, clock):
+    answer(session)
+    use = session.use()
+    assert use.__enter__() == 1
+    clock.now += HANGS_AFTER + 1
+    session.renew()
+    answer(session)
+    error = translate("f", 1, "GPU-1")
+    assert not use.__exit__(type(error), error, None)
+    assert (generation(session), session.returns("GPU-1")) == (2, 0)
+    session.answered("GPU-2", 1, thorough=True)
+    assert not session.note(translate("f", 15, "GPU-2"), 2)
+
+
+def test_it_tells_whether_an_error_leads_to_a_new_session(session):
+    answer(session)
+    with session.use() as number:
+        assert not session.note(translate("f", 6, "GPU-1"), number)
+        assert not session.note(translate("f", 15, "GPU-2"), number)
+        assert session.note(translate("f", 15, "GPU-1"), number)
+        assert session.note(translate("f", 1), number)
+        assert session.is_stale
+
+
+def test_who_waits_for_a_new_session_is_told_whether_there_is_one(session, hanging):
+    assert not session.is_renewed(1, 60)  # Nobody asked for one.
+    session.renew()
+    assert not session.is_renewed(1, 0.01)
+    hanging()
+    assert session.is_renewed(1, 60)
+    assert generation(session) == 2
+    assert session.is_renewed(1, 60)
+    assert not session.is_renewed(2, 60)
+
+
 def test_it_is_renewed_on_request(session):
     session.renew()
     assert generation(session) == 2
@@ -129,6 +200,70 @@ def test_nvml_is_not_shut_down_under_a_call(session, fake, hanging):
     assert (fake.calls[SHUTDOWN], fake.initialized) == (1, 0)
     session.close()
     assert fake.calls[SHUTDOWN] == 1
+
+
+@pytest.fixture
+def starting(session, hang):
+    """A thread in which NVML's initialization hangs, until told to go on; gives what it got."""
+    got = []
+    began = hang(INIT)
+
+    def enter():
+        try:
+            got.append(generation(session))
+        except Uninitialized as error:
+            got.append(error)
+
+    thread = threading.Thread(target=enter)
+    session.renew()
+    thread.start()
+    assert began.wait(60)
+
+    def go():
+        hang.leave()
+        thread.join(60)
+        return got
+
+    yield go
+    go()
+
+
+def test_an_initialization_that_hangs_keeps_nobody_from_leaving(session, clock, hanging, request):
+    # The use that hangs does not count any more, so a new session begins under it.
+    clock.now += HANGS_AFTER + 1
+    go = request.getfixturevalue("starting")
+    hanging()
+    assert session.is_stale
+    assert not session.is_renewed(1, 0.01)
+    with session.hold(1) as held:
+        assert not held
+    assert go() == [2]
+    assert (generation(session), session.is_stale) == (2, False)
+
+
+def test_who_comes_meanwhile_waits_for_it(session, starting):
+    seen = []
+    others = [threading.Thread(target=lambda: seen.append(generation(session))) for _ in range(4)]
+    for other in others:
+        other.start()
+    assert starting() == [2]
+    for other in others:
+        other.join(60)
+    assert seen == [2] * 4
+
+
+def test_closing_meanwhile_leaves_the_shutdown_to_it(session, fake, starting):
+    session.close()
+    with pytest.raises(Uninitialized, match="closed"):
+        generation(session)
+    (error,) = starting()
+    assert "closed" in str(error)
+    assert (fake.initialized, fake.calls[SHUTDOWN]) == (0, 2)
+
+
+def test_what_is_asked_for_meanwhile_is_for_the_next(session, starting):
+    session.renew()
+    assert starting() == [3]
 
 
 def test_a_hold_keeps_its_generation_only(session):
