@@ -4,6 +4,8 @@ import json
 import socket
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,12 @@ from doubles.preparing import POOL
 
 from dradriver import api
 from dradriver.commands.slices import main
+from dradriver.gpu.health import Place
+from dradriver.gpu.model import Placement
+from dradriver.health.condition import Condition, hear
+from dradriver.health.memory import Known, save
+from dradriver.health.policy import default_policy
+from dradriver.health.verdict import marks
 from dradriver.kube.connection import connect
 from dradriver.publish import slice_name
 from dradriver.resource import slice_spec
@@ -300,3 +308,76 @@ def test_a_folder_of_no_plugin(run, machine, tmp_path):
     claims.unlink()
     (claims / "a.json").mkdir(parents=True)
     assert f"{claims}/a.json: it cannot be read: Is a directory; " in run(main, *words)[2]
+
+
+# --- health ---------------------------------------------------------------------------------------
+
+
+def sick(node, condition, *, gpu=0, boot_id=None):
+    """Let the plugin have written that this is held against a GPU."""
+    known = Known(boot_id=boot_id or node.boot_id, conditions={node.uuids()[gpu]: condition})
+    assert save(node.folder / "health.json", known)
+
+
+def reported(xid, *, place=None):
+    policy = default_policy()
+    return hear(Condition(), policy, origin="xid", detail=str(xid), place=place, claims=(), now=time.time() - 60)
+
+
+def tainted(specs):
+    """Taints of devices that have some."""
+    every = (device for spec in specs.values() for device in spec.get("devices", []))
+    return {device["name"]: device["taints"] for device in every if device.get("taints")}
+
+
+def test_taints_of_health_are_those_of_the_plugin(node):
+    offered(node)
+    condition = reported(79)
+    sick(node, condition)
+    node.offering.mark({node.uuids()[0]: marks(condition, default_policy(), node.uuids()[0])})
+    status, specs, told = printed(node)
+    assert (status, specs) == (0, offered(node))
+    assert {name.split("-mig-")[0] for name in tainted(specs)} == {"gpu-0"}
+    assert len(tainted(specs)) > 5, "every partition of it"
+    (line,) = [line for line in told.splitlines() if "health" in line]
+    assert line.startswith(f"dradriver slices: health: gpu-0 ({node.uuids()[0]}): ")
+    assert "gpu.nvidia.com/xid=79:NoExecute since 20" in line
+
+
+def test_what_concerns_one_partition_hits_that_one(node):
+    offered(node)
+    sick(node, reported(94, place=Place(profile_id=19, placement=Placement(start=0, size=1))))
+    _, specs, told = printed(node)
+    assert list(tainted(specs)) == [ONE_G]
+    assert f"gpu.nvidia.com/xid=94:None on {ONE_G} since 20" in told
+
+
+def test_of_one_key_the_gravest_is_told(node):
+    offered(node)
+    condition = reported(13)
+    sick(node, replace(condition, causes=condition.causes + reported(95).causes))
+    told = printed(node)[2]
+    assert "xid=95:NoExecute" in told
+    assert "xid=13" not in told
+
+
+def test_that_all_are_well_is_told_where_a_plugin_runs(node, slices):
+    offered(node)
+    assert "dradriver slices: health: all GPUs are well\n" in printed(node)[2]
+    assert "health" not in slices()[2]
+
+
+def test_what_a_start_of_the_node_ends_is_no_taint_any_more(node):
+    offered(node)
+    sick(node, reported(79), boot_id="earlier")
+    _, specs, told = printed(node)
+    assert not tainted(specs)
+    assert "health: all GPUs are well" in told
+
+
+def test_health_that_cannot_be_read_is_told_and_the_slices_are_printed(node):
+    expected = offered(node)
+    (node.folder / "health.json").write_text("{")
+    status, specs, told = printed(node)
+    assert (status, specs) == (0, expected)
+    assert f"dradriver slices: health is left out: {node.folder}/health.json: it is damaged: " in told
