@@ -161,7 +161,7 @@ def _effect(rule: Rule) -> str:
         return f"{rule.effect}; {Effect.NO_SCHEDULE} if suspect"
     if rule.contained_by is not None and rule.effect not in (IGNORE, Effect.NONE):
         return f"{rule.effect}; {Effect.NONE} with Xid {rule.contained_by}"
-    return rule.effect
+    return _strict(rule.effect, rule.strict)
 
 
 def _strict(effect: str, strict: str | None) -> str:
