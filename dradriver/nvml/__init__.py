@@ -10,6 +10,7 @@
     lives       which GPUs' handles died, and which came back
     roster      who was met at which of NVML's indices
     cache       handles and unchanging facts of one session
+    node        all GPUs read at once, of which some may be lost, reset or hang
     events      what GPUs tell by themselves
     facts, readings, names, sysfs, profiles, instances     what is read and changed
     access      Nvml, the whole of it for others

@@ -255,7 +255,7 @@ class Nvml:
         if refusal is None:
             self._session.answered(gpu_uuid, cache.generation, thorough=True)
         else:
-            self._session.note(refusal, cache.generation)
+            self._node.follow(refusal, cache)
         return readings
 
     # --- how a call is made -------------------------------------------------------------------
@@ -274,7 +274,7 @@ class Nvml:
             cache = self._cache_of(generation)
             try:
                 return operation(cache)
-            except GpuLost as error:
+            except (GpuLost, ResetRequired) as error:
                 self._node.follow(error, cache)
                 raise
 

@@ -49,15 +49,17 @@ class Lives:
     def failed(self, gpu_uuid: str, code: int) -> bool:
         """Note that a GPU is lost or must be reset (code); tells whether a new session may help at once.
 
-        So it may where the GPU answered otherwise before in this session: a reset makes handles useless.
+        So it may where the GPU answered otherwise before: a reset makes handles useless, also those of a session that
+        had just begun. One that has died before and does not answer in a new session either is lost indeed.
         """
         with self._lock:
+            was_well = gpu_uuid in self._known and gpu_uuid not in self._dead
             if gpu_uuid in self._known:
                 self._dead[gpu_uuid] = code
-            if self._states.setdefault(gpu_uuid, code) == code or not self._may_ask(gpu_uuid):
-                return False
+            state = self._states.get(gpu_uuid)
             self._states[gpu_uuid] = code
-            return True
+            changed = was_well if state is None else state != code
+            return changed and self._may_ask(gpu_uuid)
 
     def _may_ask(self, gpu_uuid: str) -> bool:
         now = self._clock()

@@ -27,7 +27,7 @@ FIRST_READ_SECONDS: Final = 30.0
 """How long it may take the first time in a session: opening a GPU without persistence mode takes seconds, and on a
 large node so does initializing NVML."""
 
-CHECK_SECONDS: Final = 5.0
+CHECK_SECONDS: Final = 2.0
 """How long one GPU may take to say whether its handle is good."""
 
 RENEWAL_SECONDS: Final = 2.0
@@ -82,8 +82,8 @@ class Node:
                     return self._inventory(read)
         return self._inventory(self._attempt()[1])
 
-    def follow(self, loss: GpuLost, cache: Cache) -> None:
-        """See to it, within a use, that nobody's loss goes unnoticed where a lost GPU leads to a new session.
+    def follow(self, loss: NvmlError, cache: Cache) -> None:
+        """See to it, within a use, that nobody's loss goes unnoticed where one GPU's leads to a new session.
 
         GPUs that are linked are reset together, and in the new session no other would look as if it had been.
         """
@@ -142,7 +142,7 @@ class Node:
     def _read_within(self, look: _Look, index: int) -> Gpu:
         try:
             gpu = self._named(look, index)
-        except GpuLost as error:
+        except (GpuLost, ResetRequired) as error:
             self.follow(error, look.cache)
             raise
         self._roster.placed(gpu.uuid, gpu.pci_bus_id)

@@ -266,6 +266,15 @@ def test_a_gpu_that_must_be_reset_did_not_come_back_by_being_listed(gpu, fake, n
     assert nvml.returns("GPU-0") == 1
 
 
+def test_beside_one_that_must_be_reset_no_other_goes_unnoticed(gpu, fake, nvml):
+    nvml.inventory()
+    # Its own reading, then all are asked before the session is made anew: itself, and the other, whose handle died.
+    fake.failures |= {SRAM: [16], MEMORY: [0, 0, 15]}
+    nvml.readings("GPU-0")
+    nvml.readings("GPU-1")
+    assert (fake.calls[INIT], nvml.returns("GPU-0"), nvml.returns("GPU-1")) == (2, 0, 1)
+
+
 def test_a_mode_that_waits_for_a_reset_is_no_dead_handle(fake, nvml):
     nvml.readings("GPU-0")
     fake.gpus[0].architecture = 7
