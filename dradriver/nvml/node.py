@@ -141,23 +141,13 @@ class Node:
 
     def _read_within(self, look: _Look, index: int) -> Gpu:
         try:
-            gpu = self._named(look, index)
+            gpu = _gpu(look.cache, look.cache.device(index), look.versions)
         except (GpuLost, ResetRequired) as error:
             self.follow(error, look.cache)
             raise
         self._roster.placed(gpu.uuid, gpu.pci_bus_id)
         self._session.answered(gpu.uuid, look.generation, thorough=False)
         return gpu
-
-    def _named(self, look: _Look, index: int) -> Gpu:
-        """Read a GPU; of one that cannot be opened the error names who was met there before."""
-        try:
-            return _gpu(look.cache, look.cache.device(index), look.versions)
-        except NvmlError as error:
-            known = self._roster.uuid_at(index)
-            if known is None or error.gpu is None or error.gpu == known:
-                raise
-            raise type(error)(error.call, error.code, known, cause=error.cause) from None
 
     def _inventory(self, read: Sequence[Gpu | NvmlError]) -> Inventory:
         gpus = [one for one in read if isinstance(one, Gpu)]
@@ -170,8 +160,11 @@ class Node:
         )
 
     def _unreadable(self, index: int, error: NvmlError, present: set[str]) -> UnreadableGpu:
+        """Name who was met at this index before, unless that GPU was read at another."""
         known = self._roster.uuid_at(index)
         uuid = None if known in present else known
+        if uuid is not None and error.gpu == index_label(index):
+            error = type(error)(error.call, error.code, uuid, cause=error.cause)
         return UnreadableGpu(index=index, uuid=uuid, pci_bus_id=self._roster.bus_id(uuid), error=error)
 
 

@@ -163,13 +163,15 @@ def test_a_gpu_that_stays_lost_keeps_its_name_in_the_new_session(fake, nvml):
 
 def test_a_name_that_another_gpu_has_is_not_given_to_the_lost_one(fake, nvml):
     nvml.inventory()
-    # The first is lost, and NVML has the other in its place by now; the count is as before.
-    fake.gpus[0].index, fake.gpus[1].index = 1, 0
-    fake.gpus.reverse()
+    # NVML has the GPUs in another order in this session, and the first of them is lost.
+    nvml._roster._uuids = {0: "GPU-1", 1: "GPU-0"}
     nvml.renew()
-    fake.failures[BY_INDEX] = [0, 15]
-    (lost,) = nvml.inventory().unreadable
-    assert lost.uuid != "GPU-0" or uuids(nvml.inventory()) == {"GPU-0", "GPU-1"}
+    fake.failures[BY_INDEX] = [15]
+    inventory = nvml.inventory()
+    (lost,) = inventory.unreadable
+    assert (uuids(inventory), lost.uuid, lost.error.gpu) == ({"GPU-1"}, None, "GPU 0")
+    assert len(nvml.inventory().gpus) == 2
+    assert (nvml.returns("GPU-0"), nvml.returns("GPU-1")) == (0, 0)
 
 
 def test_while_calls_are_under_way_a_lost_gpu_is_told_as_lost(fake, nvml, soon):
