@@ -4,7 +4,8 @@
 to undo it and who holds what, `locks` and `patience` say who waits for whom and how long, `partitions` makes and
 destroys MIG instances, `containers` says what a container gets, `preparer` puts the steps in order, and `answers` says
 the result. `recovery` makes a lost record again, `reconciler` compares everything once a minute, `telling` writes
-Events and status.
+Events and status. `health_telling` tells those who hold devices how they are, and `eviction` whether pods that should
+leave them do; all that tell use one thread, of `errands`.
 """
 
 from dradriver.prepare.errors import PrepareError

@@ -3,11 +3,10 @@
 Whoever has an errand never waits for it. What the API server does not answer is logged and dropped.
 """
 
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import structlog
@@ -34,11 +33,13 @@ class Errands:
     """
 
     def __init__(self, name: str, *, capacity: int = QUEUED, clock: Callable[[], float] = time.monotonic) -> None:
-        self._name = name
         self.clock = clock
-        self._queue: queue.Queue[Act | None] = queue.Queue(capacity)
-        self._lock = threading.Lock()
+        self._name = name
+        self._capacity = capacity
+        self._changed = threading.Condition()
+        self._waiting: deque[Act] = deque()
         self._dates: dict[Act, float] = {}
+        self._stopping = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -47,59 +48,61 @@ class Errands:
         self._thread.start()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Do what waits, but no longer than that many seconds, and not what has a later date."""
-        if self._thread is None:
-            return
-        try:
-            self._queue.put(None, timeout=timeout)
-        except queue.Full:
-            return
-        self._thread.join(timeout)
+        """Run what waits, but no longer than that many seconds, and nothing that has a date."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(timeout)
 
     def soon(self, act: Act) -> None:
-        """Do this after what waits already; where too much waits, it is left out."""
-        try:
-            self._queue.put_nowait(act)
-        except queue.Full:
-            _log.warning("too much to tell, something is left out")
+        """Run this after what waits already; where too much waits, it is left out."""
+        with self._changed:
+            if len(self._waiting) < self._capacity:
+                self._waiting.append(act)
+                self._changed.notify()
+                return
+        _log.warning("too much to tell, something is left out")
 
     def at(self, act: Act, when: float) -> None:
-        """Do this once at that time; the same act has one date, the earliest it was given. It is never left out.
+        """Run this once at that time; the same act has one date, the earliest it was given. It is never left out.
 
         Args:
             act: found again by equality, as methods of one object are.
             when: by the clock.
         """
-        with self._lock:
+        with self._changed:
             self._dates[act] = min(when, self._dates.get(act, when))
-        # Where the queue is full the thread is at work, and looks at the dates after each errand.
-        with suppress(queue.Full):
-            self._queue.put_nowait(_nothing)
+            self._changed.notify()
 
     def _run(self) -> None:
         while (act := self._next()) is not None:
             _do(act)
-            for due in self._due():
-                _do(due)
 
     def _next(self) -> Act | None:
-        try:
-            return self._queue.get(timeout=self._pause())
-        except queue.Empty:
-            return _nothing
+        """Wait for an errand; None when it is time to end."""
+        with self._changed:
+            while True:
+                if (due := self._take_due()) is not None:
+                    return due
+                if self._waiting:
+                    return self._waiting.popleft()
+                if self._stopping:
+                    return None
+                self._changed.wait(self._pause())
+
+    def _take_due(self) -> Act | None:
+        if not self._dates or self._stopping:
+            return None
+        act = min(self._dates, key=self._dates.__getitem__)
+        if self._dates[act] > self.clock():
+            return None
+        del self._dates[act]
+        return act
 
     def _pause(self) -> float | None:
         """Seconds until the next date; None where there is none."""
-        with self._lock:
-            return max(0.0, min(self._dates.values()) - self.clock()) if self._dates else None
-
-    def _due(self) -> Iterator[Act]:
-        now = self.clock()
-        with self._lock:
-            due = [act for act, when in self._dates.items() if when <= now]
-            for act in due:
-                del self._dates[act]
-        return iter(due)
+        return max(0.0, min(self._dates.values()) - self.clock()) if self._dates else None
 
 
 def _do(act: Act) -> None:
@@ -109,7 +112,3 @@ def _do(act: Act) -> None:
         _log.warning("cannot be told now", error=str(error))
     except Exception:  # noqa: BLE001 (one errand that cannot be run must not keep the others from being run)
         _log.exception("defect in an errand")
-
-
-def _nothing() -> None:
-    """Make the thread look at the dates."""

@@ -101,10 +101,11 @@ class EvictionWatch:
 
     Args:
         around: see Around.
-        threatened: the claims whose pods are to be evicted now.
+        threatened: the claims whose pods are to be evicted now; None where no taint evicts anybody, so that no claim
+            need be waited for.
     """
 
-    def __init__(self, around: Around, *, threatened: Callable[[], Iterable[Threatened]]) -> None:
+    def __init__(self, around: Around, *, threatened: Callable[[], Iterable[Threatened] | None]) -> None:
         self._around = around
         self._client = around.client
         self._threatened = threatened
@@ -119,12 +120,13 @@ class EvictionWatch:
     def check(self) -> None:
         """Look at all threatened claims; those of whom it is too early to say anything are looked at again in time."""
         now = self._clock()
-        claims = {one.plan.uid: one for one in self._threatened()}
+        threatened = self._threatened()
+        claims = {one.plan.uid: one for one in threatened or ()}
         self._watched = {uid: self._watched.get(uid) or _Watched(since=now) for uid in claims}
         waits = [self._check(one, self._watched[uid], now) for uid, one in claims.items()]
         self._around.on_not_evicted(len(frozenset().union(*(one.stuck for one in self._watched.values()))))
-        if waits:
-            self._around.errands.at(self.check, now + min(waits))
+        if threatened is not None:
+            self._around.errands.at(self.check, now + min(waits, default=CHECK_SECONDS))
 
     def _check(self, claim: Threatened, watched: _Watched, now: float) -> float:
         """Look at one claim; returns after how many seconds to look again."""

@@ -104,8 +104,10 @@ class HealthTeller:
         self._sick = frozenset(sick)
         return [(plan, tuple(changes)) for plan, changes in found.values()]
 
-    def _threatened(self) -> list[Threatened]:
-        """Give the claims that hold devices with a taint for which pods are evicted."""
+    def _threatened(self) -> list[Threatened] | None:
+        """Give the claims whose devices have a taint for which pods are evicted; None where no GPU deserves one."""
+        if not any(mark.effect == Effect.NO_EXECUTE for deserved in self._marks.values() for mark in deserved):
+            return None
         plans: dict[str, Plan] = {}
         devices: dict[str, dict[tuple[str, str], tuple[Mark, ...]]] = {}
         for record, device in self._held():

@@ -33,3 +33,4 @@ def test_the_plugin_has_the_rights_it_uses_and_no_others():
     verbs = {resource: rule["verbs"] for rule in rules for resource in rule["resources"]}
     assert sorted(verbs["resourceslices"]) == ["create", "delete", "get", "list", "update", "watch"]
     assert sorted(verbs["nodes"]) == ["get", "list", "watch"]
+    assert verbs["pods"] == ["get"]
