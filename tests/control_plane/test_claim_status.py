@@ -10,11 +10,13 @@ import yaml
 from doubles.publishing import until
 
 from dradriver import api
+from dradriver.gpu.health import Effect, Mark
 from dradriver.gpu.model import MigInstance, Placement
 from dradriver.kube import NODES, PODS, RESOURCE_CLAIMS, EventRecorder, PatchKind, Resource, Selector
 from dradriver.kube.connection import connect
 from dradriver.kubelet import ClaimReference
-from dradriver.prepare import telling
+from dradriver.prepare import eviction, telling
+from dradriver.prepare.health_telling import HealthTeller
 from dradriver.prepare.plan import Plan, PlannedDevice
 from dradriver.prepare.records import Made, Record, State
 from dradriver.prepare.telling import ClaimTeller
@@ -420,3 +422,59 @@ def test_claims_are_read_and_listed_with_the_same_rights(plugin):
     client = plugin.client()
     until(lambda: client.get(RESOURCE_CLAIMS, claim.name, namespace=claim.namespace))
     assert claim.uid in {item["metadata"]["uid"] for item in client.list(RESOURCE_CLAIMS).items}
+
+
+# --- health of devices ---------------------------------------------------------------------------
+
+LOST = Mark(key=api.TaintKey.XID, value="79", effect=Effect.NO_EXECUTE, since=0, text="GPU x reported Xid 79: reboot")
+
+
+def use(plugin, claim):
+    """Have the plugin's own pod use a claim; no kubelet runs it, and nobody evicts it without slices."""
+    metadata = plugin.pod["metadata"]
+    users = [{"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}]
+    body = {"status": {"reservedFor": users}}
+    plugin.admin.patch(RESOURCE_CLAIMS, claim.name, body, namespace=plugin.name, subresource="status")
+
+
+def health(plugin, teller, client, claim):
+    """Make a teller of health in the thread of a claims' teller; gives it and the counts of pods."""
+    counts = []
+    around = eviction.Around(
+        client=client,
+        events=teller._events,
+        errands=teller.errands,
+        driver=api.DRIVER_NAME,
+        node_name=plugin.node,
+        on_not_evicted=counts.append,
+    )
+    return HealthTeller(around, records=lambda: [record(plugin, claim)]), counts
+
+
+def told_kinds(plugin, reason):
+    return sorted(event["regarding"]["kind"] for event in plugin.events(reason))
+
+
+@pytest.mark.parametrize("without", [[], ["pods"]], ids=["all rights", "pods may not be read"])
+def test_claim_and_pod_are_told_of_a_sick_device_that_the_pod_is_not_evicted_and_when_it_is_over(
+    plugin, tell, monkeypatch, without
+):
+    monkeypatch.setattr(eviction, "EVICTION_SECONDS", 0.0)
+    plugin.allow(rules(without=without))
+    claim, client = plugin.claim("gpu-1", PARTITION), plugin.client()
+    use(plugin, claim)
+    with structlog.testing.capture_logs() as logs:
+        teller, counts = health(plugin, tell(plugin, client), client, claim)
+        teller.told({GPU: (LOST,)})
+        # Of both devices; but that a pod is not evicted is told once.
+        until(lambda: told_kinds(plugin, "DeviceUnhealthy") == ["Pod"] * 2 + ["ResourceClaim"] * 2)
+        until(lambda: told_kinds(plugin, "NotEvicted") == ["Pod", "ResourceClaim"])
+        until(lambda: counts[-1] == 1)
+        teller.told({})
+        until(lambda: told_kinds(plugin, "DeviceHealthy") == ["Pod"] * 2 + ["ResourceClaim"] * 2)
+        until(lambda: counts[-1] == 0)
+    denied = [line["event"] for line in logs if line["log_level"] == "warning"]
+    assert denied == ["pods cannot be read, so those that end slowly are told as not evicted"] * bool(without)
+    (event,) = [event for event in plugin.events("NotEvicted") if event["regarding"]["kind"] == "Pod"]
+    assert event["regarding"]["uid"] == plugin.pod["metadata"]["uid"]
+    assert f"kubectl delete pod -n {plugin.name} {plugin.name}" in event["note"]
