@@ -22,7 +22,7 @@ from dradriver.offering import notes
 from dradriver.offering.gpus import Gpus, NodeHardware
 from dradriver.offering.holders import Allocations, claims_of, place_of, recorded
 from dradriver.offering.painting import paint
-from dradriver.offering.picture import Picture, Shown
+from dradriver.offering.picture import Shown
 from dradriver.prepare.node import Node
 from dradriver.prepare.records import Record, Records
 from dradriver.publish import Features, probe_features
@@ -125,6 +125,7 @@ class Offering:
         self._features: Features | None = None
         self._doubtful = True
         self._slices: tuple[Slice, ...] = ()
+        self._offered: Shown | None = None
 
     @property
     def node(self) -> Node | None:
@@ -184,13 +185,18 @@ class Offering:
         """
         with self._offering:
             self._marks = marks
-            shown = self._shown
+            shown, offered = self._shown, self._offered
             if shown is None:
                 return
-            picture = replace(shown.picture, marks=marks)
-            self._show(picture, replace(shown.node, offer=mark_offer(shown.node.offer, picture.situation)))
-            if self._slices and self._features is not None:
-                self._publish(self._shown or shown)
+            marked = _marked(shown, marks)
+            self._show(marked)
+            if offered is None or not self._slices:
+                return
+            if offered.picture.situation.taints:
+                # What a look has computed since then is not to be offered before it has asked what claims hold.
+                self._publish(marked if offered is shown else _marked(offered, marks))
+            else:
+                self.wake("GPUs are not well, or are well again")
 
     def doubt(self) -> None:
         """Ask the API server anew what it keeps: it may be another one by now, or have other gates."""
@@ -340,12 +346,12 @@ class Offering:
             situation=picture.situation,
         )
         gpus = {gpu.uuid: gpu for gpu in picture.gpus}
-        self._show(picture, Node(gpus=gpus, offer=offer, hardware=self._gpus.hardware))
+        self._show(Shown(picture=picture, node=Node(gpus=gpus, offer=offer, hardware=self._gpus.hardware)))
         self._around.reporter.set("offer", notes.of_offer(picture, offer))
 
-    def _show(self, picture: Picture, node: Node) -> None:
-        self._shown = Shown(picture=picture, node=node)
-        self._around.on_show(self._shown)
+    def _show(self, shown: Shown) -> None:
+        self._shown = shown
+        self._around.on_show(shown)
 
     # --- publishing ------------------------------------------------------------------------------
 
@@ -376,7 +382,8 @@ class Offering:
 
     def _publish(self, shown: Shown) -> None:
         assert self._allocations is not None  # noqa: S101 (attached)
-        if shown.picture.wanted.hold:
+        # By marks it may be called between the wish to hold and the look at it.
+        if shown.picture.wanted.hold or self._wanted().hold:
             return
         layout = shown.picture.situation.layout or Layout.APART
         slices = lay_out(shown.node.offer.pool, layout)
@@ -387,6 +394,7 @@ class Offering:
             self._around.unready(str(error))
             return
         self._hand_over(slices, devices=len(shown.names), gpus=len(shown.node.gpus))
+        self._offered = shown
         self._allocations.published(shown.names)
 
     def _hold(self) -> None:
@@ -395,6 +403,7 @@ class Offering:
         if not (wanted.settled and wanted.hold):
             return
         with self._offering:
+            self._offered = None
             self._hand_over(lay_out(Pool(name=self._around.node_name, groups=())), hold=True)
 
     def _hand_over(self, slices: tuple[Slice, ...], **facts: object) -> None:
@@ -405,6 +414,11 @@ class Offering:
         self._around.on_offer()
         self._publisher.set_slices(slices)
         self._slices = slices
+
+
+def _marked(shown: Shown, marks: Marks) -> Shown:
+    picture = replace(shown.picture, marks=marks)
+    return Shown(picture=picture, node=replace(shown.node, offer=mark_offer(shown.node.offer, picture.situation)))
 
 
 def _is_replaced() -> bool:
