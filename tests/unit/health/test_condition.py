@@ -138,9 +138,9 @@ def test_three_claims_of_one_class_make_the_hardware_suspect(gpu):
     gpu.xid(31, after=60, claims=["c"])
     assert gpu.taints == {XID: ("31", NO_SCHEDULE)}
     assert gpu.since(XID) == START + 120
+    assert gpu.xid(31, after=60, claims=["d"]).since(XID) == START + 120
     assert gpu.waits(86400).taints == {XID: ("31", NO_SCHEDULE)}
-    gpu.xid(31, claims=["d"])
-    assert gpu.since(XID) == START + 120
+    assert gpu.xid(31, claims=["e"]).since(XID) == START + 120
 
 
 @pytest.mark.parametrize(
@@ -650,6 +650,17 @@ def test_a_storm_keeps_what_came_after_it_if_it_is_graver(gpu):
     }
     assert len(gpu.condition.causes) == found.MOST_CAUSES
     assert any(cause.detail == "46" for cause in gpu.condition.causes)
+
+
+def test_a_storm_in_one_partition_keeps_what_came_after_it_in_another(gpu):
+    for number in range(1000, 1200):
+        gpu.xid(number, after=0.001, place=THERE)
+    gpu.xid(999, after=1, place=HERE)
+    for number in range(1200, 1400):
+        gpu.xid(number, after=0.001, place=THERE)
+    assert gpu.at(HERE) == {XID: ("999", NO_SCHEDULE)}
+    assert gpu.since(XID, THERE) == START
+    assert len(gpu.condition.causes) == found.MOST_CAUSES
 
 
 def test_the_mildest_give_way_first(gpu):
