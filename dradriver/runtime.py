@@ -7,7 +7,6 @@ import ctypes
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -16,29 +15,30 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
-from dradriver import api, health
+from dradriver import api
 from dradriver.cdi.files import SpecFolder
 from dradriver.cdi.host import DriverRoot, nvml_library
 from dradriver.cdi.nodes import DeviceTree
 from dradriver.flags import Options
 from dradriver.gpu.policy import GpuRule, OfferPolicy
-from dradriver.health import Monitor
+from dradriver.healthkeeping import Around as HealthAround
+from dradriver.healthkeeping import HealthKeeping
 from dradriver.kube import RESOURCE_CLAIMS, Client, EventRecorder, KubeconfigError
 from dradriver.kubelet import ClaimReference, HealthBoard
-from dradriver.listening import Listener
 from dradriver.nodeconfig import NodeConfiguration, Wanted
 from dradriver.numbering import GpuMemory
-from dradriver.nvml import Event, EventType, SimulationUnusable
+from dradriver.nvml import SimulationUnusable
 from dradriver.observe import logs
 from dradriver.observe.errors import ObserveError
 from dradriver.observe.metrics import Metrics, SliceWrite
 from dradriver.observe.readiness import Readiness
 from dradriver.observe.web import WebServer, parse_endpoint
 from dradriver.offering import Around, Offering, Shown
-from dradriver.offering.verdicts import told_health
 from dradriver.prepare import Preparer
 from dradriver.prepare.containers import Containers
 from dradriver.prepare.errors import RecordError
+from dradriver.prepare.eviction import Around as EvictionAround
+from dradriver.prepare.health_telling import HealthTeller
 from dradriver.prepare.locks import Locks
 from dradriver.prepare.reconciler import Reconciler, Surroundings
 from dradriver.prepare.records import Records
@@ -49,9 +49,6 @@ from dradriver.turns import Turn
 
 if TYPE_CHECKING:
     from dradriver.nvml import Nvml
-
-CHANGES: Final = EventType.MIG_CONFIG | EventType.GPU_UNAVAILABLE | EventType.RECOVERY_ACTION
-"""Events after which another look at the GPUs may show something else."""
 
 REGISTERED: Final = "registered"
 PUBLISHED: Final = "published"
@@ -108,10 +105,7 @@ class Runtime:
         self._reporter = NodeReporter(options.node_name)
         self._configuration = self._make_configuration()
         self._offering = self._make_offering()
-        self._listener = Listener(
-            self._opened, types=CHANGES | health.TYPES, hear=self._on_event, missed=self._on_missed_events
-        )
-        self._monitor = self._make_monitor()
+        self._health = self._make_health()
 
     # --- start and stop --------------------------------------------------------------------------
 
@@ -138,8 +132,7 @@ class Runtime:
             self._preparer = self._make_preparer(self._teller)
             hardware.result()
         self._configuration.load()
-        self._monitor.load()
-        self._offering.mark(self._monitor.marks)
+        self._health.load()
         self._offering.compute()
         self._reconciler = self._make_reconciler(self._client, self._preparer, self._teller)
         # An unprepare that finds no record has nothing to undo, so lost ones are made again before the first call.
@@ -148,8 +141,7 @@ class Runtime:
         self._configuration.start(self._client)
         self._offering.attach(self._client, self._publisher)
         self._offering.start()
-        self._listener.start()
-        self._monitor.start()
+        self._health.start(self._make_health_teller(self._client, self._teller))
         self._started = True
         return self._preparer
 
@@ -183,8 +175,7 @@ class Runtime:
         Against an API server that does not answer, what tells claims and what tells slices are waited for side by side.
         """
         self._stopping.set()
-        self._listener.stop()
-        self._monitor.stop()
+        self._health.stop()
         self._configuration.stop()
         self._offering.stop()
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="stop") as pool:
@@ -232,7 +223,7 @@ class Runtime:
             return "the thread that offers the GPUs has ended"
         if self._publisher is not None and not self._configuration.alive:
             return "a thread that follows the node's configuration has ended"
-        if not self._monitor.alive:
+        if not self._health.alive:
             return "the thread that watches over the GPUs has ended"
         return None
 
@@ -347,34 +338,37 @@ class Runtime:
         )
         return Offering(around, wanted=lambda: self._configuration.current)
 
-    def _make_monitor(self) -> Monitor:
-        around = health.Around(
-            boot_id=self._boot_id,
-            file=self._folder / "health.json",
-            hardware=self._opened,
-            gpus=lambda: self._offering.gpus,
-            ears=self._listener,
-            place=self._offering.place,
-            claims=lambda gpu, place: [record.plan.uid for record in self._offering.claims(gpu, place)],
-            wishes=lambda: self._configuration.current.health,
-            on_marks=self._offering.mark,
-            on_look=lambda: self._metrics.succeeded("health"),
-        )
-        return Monitor(around)
-
-    def _on_event(self, event: Event) -> None:
-        self._monitor.hear(event)
-        if event.type & CHANGES:
-            gpu_uuid = event.gpu_uuid if event.type is EventType.MIG_CONFIG else ""
-            self._offering.wake("a GPU tells of a change", gpu_uuid=gpu_uuid)
-
-    def _on_missed_events(self) -> None:
-        self._monitor.wake()
-        self._offering.wake("a change may have gone unheard")
-
     def _on_shown(self, shown: Shown) -> None:
-        if self._board is not None:
-            self._board.post(told_health(shown, int(time.time())))
+        self._health.shown(shown)
+
+    def _make_health(self) -> HealthKeeping:
+        return HealthKeeping(
+            HealthAround(
+                folder=self._folder,
+                boot_id=self._boot_id,
+                hardware=self._opened,
+                offering=self._offering,
+                wishes=lambda: self._configuration.current.health,
+                annotation=lambda: self._configuration.current.clear,
+                is_our_turn=self._turn.is_ours,
+                metrics=self._metrics,
+                reporter=self._reporter,
+                board=self._board,
+            )
+        )
+
+    def _make_health_teller(self, client: Client, teller: ClaimTeller) -> HealthTeller:
+        assert self._events is not None  # noqa: S101 (made with the teller of claims)
+        around = EvictionAround(
+            client=client,
+            events=self._events,
+            errands=teller.errands,
+            driver=api.DRIVER_NAME,
+            node_name=self._options.node_name,
+            taints_kept=lambda: self._offering.keeps_taints,
+            on_not_evicted=self._metrics.set_pods_not_evicted,
+        )
+        return HealthTeller(around, records=self._records.all)
 
     def _make_configuration(self) -> NodeConfiguration:
         options = self._options

@@ -166,7 +166,8 @@ def _show(found: Known, form: Form, uuids: Sequence[str] | None = None) -> int:
 
 
 def _text(found: Known, uuids: Iterable[str]) -> str:
-    rows = [(found.name(uuid), uuid, _state(found.held(uuid))) for uuid in uuids]
+    named = {uuid: found.name(uuid) if uuid in found.numbers else "-" for uuid in uuids}
+    rows = [(name, uuid, _state(found.held(uuid))) for uuid, name in named.items()]
     if not rows:
         return ""
     parts = ["\n" + _paragraph(found, uuid, one) for uuid in uuids for one in found.held(uuid)]

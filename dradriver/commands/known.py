@@ -64,8 +64,8 @@ class Known:
 
     @property
     def nameable(self) -> Mapping[str, int]:
-        """UUID to number, also of GPUs whose number is lost."""
-        return {**dict.fromkeys(self.conditions, _NO_NUMBER), **self.numbers}
+        """UUID to number, also of GPUs whose number is lost and against which something is held."""
+        return {**dict.fromkeys(self.marks, _NO_NUMBER), **self.numbers}
 
     @property
     def ordered(self) -> tuple[str, ...]:

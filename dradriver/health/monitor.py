@@ -20,16 +20,20 @@ from dradriver.health import memory
 from dradriver.health.condition import Condition
 from dradriver.health.memory import Known
 from dradriver.health.policy import default_policy
+from dradriver.health.requests import Requests, chosen
 from dradriver.health.verdict import marks
 from dradriver.nvml import DriverUnavailable, Event, EventType, GpuLost, NotFound, NvmlError, Readings, Uninitialized
 
 LOOK_SECONDS: Final = 5.0
 """How often the GPUs are asked how they are."""
-SHORTEST_PAUSE: Final = 0.25
+ORDER_SECONDS: Final = 1.0
+"""How often orders of administrators are looked for."""
 MISSES: Final = 2
 """One answer that fails says nothing yet; so many in a row do."""
 DEAF_SECONDS: Final = 30.0
 """After which a thread that waits for events, and should come back each second, is taken to hang."""
+UNHEARD_SECONDS: Final = 3.0
+"""For which a GPU is not heard before that is told: after a reset of any GPU all are listened to anew."""
 _KEPT_SECONDS: Final = 60
 """How exactly it is kept when an error was reported last, so that a storm of them writes no file each time."""
 
@@ -75,11 +79,15 @@ class Around:
         boot_id: of the running kernel.
         file: where it is kept what is held against GPUs.
         hardware: opens NVML if that is still to be done; raises NvmlError.
-        gpus: UUIDs of the node's GPUs, also of those that are gone while claims hold them.
+        numbers: UUID to the number in device names, of the node's GPUs, also of those that are gone while claims hold
+            them.
         ears: who listens.
         place: where a GPU instance lies, by the GPU's UUID and its id; None where that is not known.
         claims: UIDs of the claims that hold something of a GPU, or that partition of it.
         wishes: what the administrator wants otherwise than the table.
+        annotation: the order to clear that stands at the node, "" without one.
+        requests: orders to clear of the command.
+        is_our_turn: whether no newer process of this driver watches over the same GPUs, which then keeps what is known.
         on_marks: told when GPUs deserve other taints than before, by one thread at a time; must not block.
         on_look: told after each look at the GPUs.
     """
@@ -87,11 +95,14 @@ class Around:
     boot_id: str
     file: Path
     hardware: Callable[[], Hardware]
-    gpus: Callable[[], Iterable[str]]
+    numbers: Callable[[], Mapping[str, int]]
     ears: Ears
     place: Callable[[str, int], Place | None]
     claims: Callable[[str, Place | None], Iterable[str]]
     wishes: Callable[[], HealthWishes]
+    annotation: Callable[[], str]
+    requests: Requests
+    is_our_turn: Callable[[], bool]
     on_marks: Callable[[Marks], None]
     on_look: Callable[[], None]
 
@@ -115,6 +126,7 @@ class Monitor:
         self._obeyed = ""
         self._kept: object = None
         self._misses: dict[str, int] = {}
+        self._unheard_since: dict[str, float] = {}
         self._returns: dict[str, int] = {}
         self._wishes = HealthWishes()
         self._policy = default_policy()
@@ -193,20 +205,20 @@ class Monitor:
 
     # --- what an administrator says ---------------------------------------------------------------
 
-    def obey(self, annotation: str, chosen: Callable[[str], Iterable[str]]) -> None:
-        """Clear what a node annotation names; each new value once, also over restarts.
-
-        Args:
-            annotation: its value, "" where there is none.
-            chosen: gives the UUIDs of GPUs that such a value names.
-        """
-        with self._lock:
-            if annotation == self._obeyed:
-                return
-            self._obeyed = annotation
-            if annotation:
-                self.clear(chosen(annotation))
-            self._keep()
+    def obey(self) -> None:
+        """Clear what administrators order: by requests, and by the node's annotation, each new value of it once."""
+        annotation = self._around.annotation()
+        words = self._around.requests.take() if self._around.is_our_turn() else []
+        if annotation != self._obeyed:
+            with self._lock:
+                self._obeyed = annotation
+                self._keep()
+            words = [*words, annotation]
+        if words:
+            uuids, unknown = chosen(words, self._around.numbers())
+            if unknown:
+                _log.warning("an order to clear health names GPUs that this node does not have", names=unknown)
+            self.clear(uuids)
 
     def clear(self, gpu_uuids: Iterable[str]) -> None:
         """Forget what is held against GPUs; what they still say when asked comes back at once."""
@@ -225,8 +237,14 @@ class Monitor:
                 self.look()
             except Exception:  # noqa: BLE001 (whatever it was, the next look may go better)
                 _log.exception("the GPUs cannot be asked how they are")
-            self._wake.wait(self._pause())
-            self._wake.clear()
+            self._rest(self._pause())
+
+    def _rest(self, seconds: float) -> None:
+        """Wait until it is time to look, or somebody wakes this; orders are obeyed meanwhile."""
+        while seconds > 0 and not self._wake.wait(min(seconds, ORDER_SECONDS)):
+            seconds -= ORDER_SECONDS
+            self.obey()
+        self._wake.clear()
 
     def _pause(self) -> float:
         """Seconds until something may be over, or all GPUs are asked again."""
@@ -236,12 +254,14 @@ class Monitor:
                 for condition in self._conditions.values()
                 for cause in condition.causes
             )
+            waits = waits or any(0 < misses < MISSES for misses in self._misses.values())
         return found.FIRST_HOLD / 2 if waits else LOOK_SECONDS
 
     def look(self) -> None:
         """Ask all GPUs how they are, and let time pass."""
+        self.obey()
         unheard = self._unheard()
-        for uuid in tuple(self._around.gpus()):
+        for uuid in tuple(self._around.numbers()):
             if self._stopping.is_set():
                 return
             change = self._ask(uuid)
@@ -260,6 +280,8 @@ class Monitor:
 
     def _ask(self, uuid: str) -> Callable[[Condition], Condition]:
         """Ask one GPU how it is; gives what that changes."""
+        # What is reported meanwhile is not answered by this.
+        asked = self._clock()
         try:
             hardware = self._around.hardware()
             readings, returns = hardware.readings(uuid), hardware.returns(uuid)
@@ -268,25 +290,27 @@ class Monitor:
         self._misses.pop(uuid, None)
         came_back = returns != self._returns.get(uuid, returns)
         self._returns[uuid] = returns
-        return lambda condition: self._answered(condition, readings, came_back=came_back)
+        return lambda condition: self._answered(condition, readings, asked, came_back=came_back)
 
-    def _answered(self, condition: Condition, readings: Readings, *, came_back: bool) -> Condition:
-        now = self._clock()
+    def _answered(self, condition: Condition, readings: Readings, asked: float, *, came_back: bool) -> Condition:
         if came_back:
-            condition = found.came_back(condition, self._policy, before=now)
-        return found.read(condition, self._policy, readings, now)
+            condition = found.came_back(condition, self._policy, before=asked)
+        return found.read(condition, self._policy, readings, asked)
 
     def _missed(self, uuid: str, error: NvmlError) -> Callable[[Condition], Condition]:
         """Say what it means that a GPU did not answer; where all of NVML does not, nobody hears, which is told too."""
         if isinstance(error, DriverUnavailable | Uninitialized):
             return lambda condition: condition
         self._misses[uuid] = self._misses.get(uuid, 0) + 1
-        if isinstance(error, GpuLost):
-            origin = found.LOST
-        elif self._misses[uuid] < MISSES:
+        if self._misses[uuid] < MISSES:
             return lambda condition: condition
-        else:
-            origin = found.MISSING if isinstance(error, NotFound) else found.NO_ANSWER
+        origin = (
+            found.LOST
+            if isinstance(error, GpuLost)
+            else found.MISSING
+            if isinstance(error, NotFound)
+            else (found.NO_ANSWER)
+        )
         return lambda condition: found.raise_(condition, origin, str(error), self._clock())
 
     def _unheard(self) -> Mapping[str, str]:
@@ -296,10 +320,13 @@ class Monitor:
         return self._around.ears.unheard
 
     def _listened(self, condition: Condition, uuid: str, unheard: Mapping[str, str]) -> Condition:
-        why = unheard.get(uuid) or unheard.get("")
+        why, now = unheard.get(uuid) or unheard.get(""), self._clock()
         if why is None:
+            self._unheard_since.pop(uuid, None)
             return found.lower(condition, found.NO_EVENTS)
-        return found.raise_(condition, found.NO_EVENTS, why, self._clock())
+        if now - self._unheard_since.setdefault(uuid, now) < UNHEARD_SECONDS:
+            return condition
+        return found.raise_(condition, found.NO_EVENTS, why, now)
 
     # --- under the lock ---------------------------------------------------------------------------
 
@@ -326,7 +353,7 @@ class Monitor:
     def _keep(self) -> None:
         """Keep it on disk, unless all that matters is there already."""
         kept = (self._obeyed, {uuid: _roughly(condition) for uuid, condition in self._conditions.items()})
-        if kept == self._kept or (self._kept is None and kept == ("", {})):
+        if kept == self._kept or (self._kept is None and kept == ("", {})) or not self._around.is_our_turn():
             return
         known = Known(boot_id=self._around.boot_id, conditions=self._conditions, obeyed=self._obeyed)
         if memory.save(self._around.file, known):

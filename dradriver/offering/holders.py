@@ -14,7 +14,6 @@ from typing import Any, Final
 from dradriver.gpu.health import Place
 from dradriver.gpu.model import Gpu
 from dradriver.kube import RESOURCE_CLAIMS, RESOURCE_SLICES, Client, Object, Selector
-from dradriver.prepare.plan import PlannedDevice
 from dradriver.prepare.records import Record
 
 ASK_SECONDS: Final = 10.0
@@ -41,7 +40,7 @@ def claims_of(records: Iterable[Record], gpu_uuid: str, place: Place | None) -> 
         record
         for record in records
         if any(
-            device.gpu_uuid == gpu_uuid and not device.admin_access and place in (None, _place(device))
+            device.gpu_uuid == gpu_uuid and not device.admin_access and place in (None, device.partition)
             for device in record.plan.devices
         )
     ]
@@ -62,17 +61,11 @@ def place_of(records: Iterable[Record], gpu: Gpu | None, boot_id: str, instance_
         for device in record.plan.devices if record.boot_id == boot_id else ():
             made = record.made.get(device.device)
             if made is not None and (device.gpu_uuid, made.gpu_instance_id) == (gpu.uuid, instance_id):
-                return _place(device)
+                return device.partition
     for instance in gpu.instances:
         if instance.gpu_instance_id == instance_id:
             return Place(profile_id=instance.profile_id, placement=instance.placement)
     return None
-
-
-def _place(device: PlannedDevice) -> Place | None:
-    if device.profile_id is None or device.placement is None:
-        return None
-    return Place(profile_id=device.profile_id, placement=device.placement)
 
 
 def allocated(claims: Iterable[Mapping[str, Any]], *, driver: str, pool: str) -> frozenset[str]:

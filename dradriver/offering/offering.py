@@ -133,9 +133,14 @@ class Offering:
         return None if self._shown is None else self._shown.node
 
     @property
-    def gpus(self) -> tuple[str, ...]:
-        """UUIDs of the node's GPUs, as they were read last, also of those that are gone while claims hold them."""
-        return () if self._shown is None else tuple(gpu.uuid for gpu in self._shown.picture.gpus)
+    def numbers(self) -> Mapping[str, int]:
+        """UUID to the number in device names, of all GPUs that are there, or that claims hold all the same."""
+        return {} if self._shown is None else self._shown.picture.numbers
+
+    @property
+    def keeps_taints(self) -> bool:
+        """Whether the API server keeps taints, as far as that is known."""
+        return self._features is None or self._features.taints
 
     def place(self, gpu_uuid: str, instance_id: int) -> Place | None:
         """Tell where a GPU instance lies, by its id; None where that is not known."""

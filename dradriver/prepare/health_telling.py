@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from dradriver import api
-from dradriver.gpu.health import NONE_MARKED, Effect, Mark, Marks, Place, marks_of
+from dradriver.gpu.health import NONE_MARKED, Effect, Mark, Marks, marks_of
 from dradriver.kube import EventType, Happening, Regarding
 from dradriver.prepare.eviction import Around, EvictionWatch, Threatened
 from dradriver.prepare.plan import Plan, PlannedDevice
@@ -175,13 +175,7 @@ def _news(device: PlannedDevice, *, before: Marks, now: Marks, sick: bool) -> Ne
 
 
 def _marks(marks: Marks, device: PlannedDevice) -> tuple[Mark, ...]:
-    return marks_of(marks.get(device.gpu_uuid, ()), _place(device))
-
-
-def _place(device: PlannedDevice) -> Place | None:
-    if device.profile_id is None or device.placement is None:
-        return None
-    return Place(profile_id=device.profile_id, placement=device.placement)
+    return marks_of(marks.get(device.gpu_uuid, ()), device.partition)
 
 
 def _sign(mark: Mark) -> tuple[str, str, str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dradriver import api
 from dradriver.gpu.devices import OfferedDevice
+from dradriver.gpu.health import Place
 from dradriver.gpu.model import Placement
 from dradriver.gpu.offer import Offer
 from dradriver.kubelet import ClaimReference
@@ -49,6 +50,13 @@ class PlannedDevice:
             self.share_id,
             self.admin_access,
         )
+
+    @property
+    def partition(self) -> Place | None:
+        """Where the partition lies; None for a whole GPU."""
+        if self.profile_id is None or self.placement is None:
+            return None
+        return Place(profile_id=self.profile_id, placement=self.placement)
 
     def conflicts_with(self, other: "PlannedDevice") -> bool:
         """Tell whether both use a common part of one GPU.

@@ -89,9 +89,9 @@ def _watching(cluster: Cluster, kubeconfig: Path) -> Iterator[Callable[[int, boo
 
 def _is(store: Store, gpu: int, *, tainted: bool) -> bool:
     mine = [
-        any(taint["effect"] == "NoExecute" for taint in device.get("taints") or ())
+        {taint["effect"] for taint in device.get("taints") or ()}
         for item in store.snapshot().values()
         for device in item["spec"].get("devices") or ()
         if device["name"] == f"gpu-{gpu}" or device["name"].startswith(f"gpu-{gpu}-")
     ]
-    return bool(mine) and all(one == tainted for one in mine)
+    return bool(mine) and all("NoExecute" in effects if tainted else not effects for effects in mine)

@@ -16,7 +16,7 @@ def runtime(**parts):
     names = ("reconciler", "preparer", "teller", "events", "publisher", "web", "nvml", "client")
     made = Runtime.__new__(Runtime)
     vars(made).update({f"_{name}": None for name in names}, _stopping=threading.Event(), _started=True)
-    for name in ("offering", "configuration", "listener", "turn"):
+    for name in ("offering", "configuration", "health", "turn"):
         vars(made)[f"_{name}"] = SimpleNamespace(stop=lambda: None, end=lambda: None, alive=True)
     vars(made).update({f"_{name}": part for name, part in parts.items()})
     return made
@@ -71,6 +71,7 @@ RUNS, ENDED = SimpleNamespace(alive=True), SimpleNamespace(alive=False)
         ({"publisher": RUNS, "offering": RUNS}, None),
         ({"publisher": ENDED, "offering": RUNS}, "slices"),
         ({"publisher": RUNS, "offering": ENDED}, "offers the GPUs"),
+        ({"publisher": RUNS, "health": ENDED}, "watches over the GPUs"),
     ],
 )
 def test_a_thread_that_has_ended_is_told_to_who_asks_for_health(parts, words):
