@@ -165,7 +165,7 @@ def _show(found: Known, form: Form, uuids: Sequence[str] | None = None) -> int:
     return SICK if any(mark.gravity for uuid in shown for mark in found.marks.get(uuid, ())) else WELL
 
 
-def _text(found: Known, uuids: Iterable[str]) -> str:
+def _text(found: Known, uuids: Sequence[str]) -> str:
     named = {uuid: found.name(uuid) if uuid in found.numbers else "-" for uuid in uuids}
     rows = [(name, uuid, _state(found.held(uuid))) for uuid, name in named.items()]
     if not rows:

@@ -193,7 +193,16 @@ def test_a_gpu_whose_number_is_lost_is_named_by_its_uuid(node):
     (node.plugin / "gpu-numbers.json").unlink()
     status, out, _ = node.do()
     assert status == 1
-    assert out.splitlines()[1].split() == [SECOND, SECOND, "NoExecute"]
+    assert out.splitlines()[1].split() == ["-", SECOND, "NoExecute"]
+    assert f"device  {SECOND}\n" in out
+
+
+def test_a_gpu_of_earlier_against_which_nothing_is_held_is_not_listed(node):
+    over = found.lower(found.raise_(Condition(), found.LOST, "why", time.time()), found.LOST)
+    assert over != Condition(), "how often it was so is still known"
+    node.keep(gpu_1=over)
+    GpuMemory(node.plugin / "gpu-numbers.json", boot_id="boot-0").number(GPUS[:1], held=frozenset())
+    assert [line.split()[0] for line in node.do()[1].splitlines()] == ["NAME", "gpu-0"]
 
 
 def test_a_plugin_that_has_seen_no_gpus(node):
