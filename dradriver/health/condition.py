@@ -34,6 +34,8 @@ FLAPPING_SECONDS: Final = 3600.0
 """What has come so often within this time makes the hold longer."""
 LASTING: Final[Mapping[str, float]] = {MISSING: 30.0, NO_ANSWER: 60.0}
 """Seconds after which what may pass by itself is taken seriously."""
+LATELY_SECONDS: Final = 60.0
+"""What a GPU said within this time it is taken to say still, where somebody says that it is over."""
 MOST_CAUSES: Final = 64
 MOST_OFFENCES: Final = 256
 _MOST_RAISES: Final = 64
@@ -178,7 +180,7 @@ def hear(
     if known is None:
         heard = replace(heard, mild=now if contained else None)
     elif known.mild is None or contained:
-        heard = replace(known, last=now, well=None)
+        heard = replace(known, last=now)
     condition = _suspect(condition, policy, rule, heard, claims, now)
     return _bounded(condition, policy)
 
@@ -355,6 +357,13 @@ def came_back(condition: Condition, policy: Policy, *, before: float) -> Conditi
         if cause.origin in (RECOVERY, LOST, MISSING) and cause.well is None:
             condition = condition.put(replace(cause, well=before - FIRST_HOLD))
     return condition
+
+
+def cleared(condition: Condition, now: float) -> Condition:
+    """End what somebody says is over: all but what the GPU said lately, which it would say again in a moment."""
+    return Condition(
+        causes=tuple(one for one in condition.causes if not one.is_report and now - one.last < LATELY_SECONDS)
+    )
 
 
 def rebooted(condition: Condition, policy: Policy, now: float) -> Condition:

@@ -124,6 +124,7 @@ class Monitor:
         self._conditions: dict[str, Condition] = {}
         self._marks: Marks = {}
         self._obeyed = ""
+        self._has_booted = False
         self._kept: object = None
         self._misses: dict[str, int] = {}
         self._unheard_since: dict[str, float] = {}
@@ -153,6 +154,7 @@ class Monitor:
     def load(self) -> None:
         """Take over what an earlier process knew; what a start of the node has ended is left out."""
         known, now = memory.load(self._around.file), self._clock()
+        self._has_booted = known.boot_id != self._around.boot_id
         with self._lock:
             self._adapt()
             self._obeyed = known.obeyed
@@ -215,17 +217,20 @@ class Monitor:
                 self._keep()
             words = [*words, annotation]
         if words:
-            uuids, unknown = chosen(words, self._around.numbers())
+            # Also GPUs that have left the node; no device name is theirs.
+            known = dict.fromkeys(self.conditions, -1) | dict(self._around.numbers())
+            uuids, unknown = chosen(words, known)
             if unknown:
                 _log.warning("an order to clear health names GPUs that this node does not have", names=unknown)
             self.clear(uuids)
 
     def clear(self, gpu_uuids: Iterable[str]) -> None:
-        """Forget what is held against GPUs; what they still say when asked comes back at once."""
+        """Forget what is held against GPUs, but for what they say still, so that no pod gets one of those meanwhile."""
         with self._lock:
             for uuid in gpu_uuids:
-                if self._conditions.pop(uuid, None) is not None:
+                if uuid in self._conditions:
                     _log.info("what was held against a GPU is cleared by an administrator", gpu=uuid)
+                    self._conditions[uuid] = found.cleared(self._conditions[uuid], self._clock())
             self._settle()
         self._wake.set()
 
@@ -271,6 +276,7 @@ class Monitor:
                 self._settle()
         with self._lock:
             self._adapt()
+            self._forget_gone()
             now = self._clock()
             for uuid, condition in tuple(self._conditions.items()):
                 self._conditions[uuid] = found.pass_time(condition, self._policy, now)
@@ -335,6 +341,13 @@ class Monitor:
         if wishes != self._wishes:
             self._wishes = wishes
             self._policy = default_policy().adapted(wishes)
+
+    def _forget_gone(self) -> None:
+        """After a start of the node, forget GPUs that it does not have any more."""
+        numbers = self._around.numbers()
+        if self._has_booted and numbers:
+            self._has_booted = False
+            self._conditions = {uuid: one for uuid, one in self._conditions.items() if uuid in numbers}
 
     def _settle(self) -> None:
         """Where GPUs deserve other taints than before, keep why, and then say so."""

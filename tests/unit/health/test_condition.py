@@ -475,6 +475,14 @@ def test_a_gpu_that_answers_again_and_still_asks_for_a_reset_was_not_reset(gpu):
     assert gpu.keeps_saying(Readings(recovery=0), 2).taints == {}
 
 
+def test_what_a_flapping_gpu_says_ends_nothing_while_it_is_waited_for(gpu):
+    for _ in range(6):
+        gpu.silent(found.LOST, after=1).keeps_saying(WELL, 64)
+    gpu.xid(79).silent(found.LOST, after=1).keeps_saying(WELL, 60)
+    assert gpu.taints[XID] == ("79", NO_EXECUTE)
+    assert gpu.keeps_saying(WELL, 70).taints == {}
+
+
 def test_an_error_after_the_return_stays(gpu):
     gpu.silent(found.LOST).says(ANSWERS, after=10).xid(95, after=1).keeps_saying(ANSWERS, 5)
     assert gpu.taints[XID] == ("95", NO_EXECUTE)
@@ -566,6 +574,22 @@ def test_a_boot_ends_all_that_was_reported_even_if_the_clock_was_set_back(gpu):
     assert rebooted(gpu.condition, POLICY, START - 86400).causes == ()
 
 
+def test_what_somebody_says_is_over_is_over_but_for_what_the_gpu_says_still(gpu):
+    gpu.says(SICK).xid(95).xid(54, claims=["a"]).xid(31, claims=["a"]).silent(found.NO_EVENTS)
+    gpu.says(SICK, after=3600).silent(found.NO_EVENTS)
+    gpu.condition = found.cleared(gpu.condition, gpu.now + 10)
+    assert gpu.taints.keys() == {RECOVERY, MEMORY, UNMONITORED}
+    assert gpu.since(RECOVERY) == START
+    assert (gpu.condition.offences, gpu.condition.raises) == ((), ())
+    assert gpu.keeps_saying(WELL, 2).taints.keys() == {UNMONITORED}
+
+
+def test_what_a_gpu_does_not_tell_any_more_somebody_can_end(gpu):
+    gpu.says(SICK).keeps_saying(ANSWERS, 120, step=60)
+    assert len(gpu.condition.causes) == 5
+    assert found.cleared(gpu.condition, gpu.now) == Condition()
+
+
 # --- clocks that jump -----------------------------------------------------------------------------
 
 
@@ -621,6 +645,13 @@ def test_a_shorter_time_counts_at_once(gpu):
     gpu.xid(31).waits(100)
     gpu.policy = POLICY.adapted(HealthWishes(expiry_seconds=60))
     assert gpu.waits(0).condition.causes == ()
+
+
+def test_what_is_wanted_graver_is_ended_by_a_reset_only(gpu):
+    gpu.policy = POLICY.adapted(HealthWishes(xids={74: "noSchedule", 31: "noSchedule"}))
+    gpu.xid(74).xid(31, after=1).keeps_saying(WELL, 3600, step=60)
+    assert gpu.taints == {XID: ("74", NO_SCHEDULE), RECOVERY: ("nvlink", NO_SCHEDULE)}
+    assert came_back(gpu.condition, gpu.policy, before=gpu.now).causes == ()
 
 
 # --- bounds ---------------------------------------------------------------------------------------
