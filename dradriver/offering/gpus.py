@@ -9,7 +9,7 @@ import structlog
 from dradriver.gpu.model import Gpu, MigInstance, Placement
 from dradriver.gpu.policy import GpuRule
 from dradriver.gpu.profiles import MigOffer
-from dradriver.nvml import Inventory, NvmlError, UnreadableGpu
+from dradriver.nvml import GpuLost, Inventory, NotFound, NvmlError, TimedOut, UnreadableGpu
 from dradriver.prepare.errors import RecordError
 from dradriver.prepare.partitions import Hardware
 from dradriver.prepare.records import Record, Records
@@ -59,6 +59,7 @@ class Gpus:
         self._failures = 0
         self._last: Inventory | None = None
         self._known: dict[str, Gpu] = {}
+        self._misses: dict[str, int] = {}
         self._places: frozenset[Place] = frozenset()
         self.hardware: NodeHardware | None = None
 
@@ -81,9 +82,27 @@ class Gpus:
             self._failures += 1
             raise
         self._failures = 0
-        self._last = inventory
         self._known |= {gpu.uuid: gpu for gpu in inventory.gpus}
+        self._last = self._patient(inventory)
         return inventory
+
+    def _patient(self, inventory: Inventory) -> Inventory:
+        """Take a GPU that hangs, or that failed once, for what it was; how it is its health tells."""
+        self._misses = {
+            one.uuid: self._misses.get(one.uuid, 0) + 1 for one in inventory.unreadable if one.uuid is not None
+        }
+        excused = {one.uuid for one in inventory.unreadable if self._is_excused(one)}
+        if not excused:
+            return inventory
+        return Inventory(
+            gpus=(*inventory.gpus, *(self._known[uuid] for uuid in excused if uuid is not None)),
+            unreadable=tuple(one for one in inventory.unreadable if one.uuid not in excused),
+        )
+
+    def _is_excused(self, one: UnreadableGpu) -> bool:
+        if one.uuid not in self._known or isinstance(one.error, GpuLost | NotFound):
+            return False
+        return isinstance(one.error, TimedOut) or self._misses[one.uuid] < FAILURES
 
     @property
     def present(self) -> tuple[Gpu, ...]:
