@@ -141,6 +141,14 @@ class Nvml:
         """List the GPU's instances, bare ones included, in order of place; none where MIG mode is off."""
         return self._on(gpu_uuid, _list_instances)
 
+    def instances_in_time(self, gpu_uuid: str) -> tuple[MigInstance, ...]:
+        """List the GPU's instances as `instances` does, for who must not wait for a GPU that hangs.
+
+        Raises:
+            Hanging: a call about it hangs in the driver, for `READINGS_SECONDS` or since earlier.
+        """
+        return self._bounded.run(gpu_uuid, READINGS_SECONDS, lambda: self.instances(gpu_uuid))
+
     def processes(self, gpu_uuid: str) -> tuple[Process, ...]:
         """List the processes that compute on the GPU or on its partitions."""
         return self._on(gpu_uuid, lambda _, device: _processes(device))

@@ -28,6 +28,9 @@ class NodeHardware(Hardware, Protocol):
     def inventory(self) -> Inventory:
         """Read all GPUs; raises NvmlError if NVML as a whole does not answer."""
 
+    def instances_in_time(self, gpu_uuid: str) -> tuple[MigInstance, ...]:
+        """List a GPU's instances; raises NvmlError, after some seconds if it hangs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -145,7 +148,7 @@ class Gpus:
         if self.hardware is None or gpu.mig_mode is not None:
             return False
         before = self._recorded_places()
-        now = replace(gpu, instances=self.hardware.instances(gpu.uuid))
+        now = replace(gpu, instances=self.hardware.instances_in_time(gpu.uuid))
         return _cleared(now, before | self._recorded_places(), switched=True) == gpu
 
     def records(self) -> tuple[Record, ...]:

@@ -387,8 +387,7 @@ class Offering:
 
     def _publish(self, shown: Shown) -> None:
         assert self._allocations is not None  # noqa: S101 (attached)
-        # By marks it may be called between the wish to hold and the look at it.
-        if shown.picture.wanted.hold or self._wanted().hold:
+        if shown.picture.wanted.hold:
             return
         layout = shown.picture.situation.layout or Layout.APART
         slices = lay_out(shown.node.offer.pool, layout)

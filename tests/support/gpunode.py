@@ -1,5 +1,6 @@
 """A Kubernetes node with simulated GPUs and the plugin: put together, and looked after between tests."""
 
+import os
 import secrets
 import shutil
 from collections.abc import Sequence
@@ -82,6 +83,10 @@ class GpuNode:
             arguments=(*self._given, *options),
             log=self.simulation.folder.parent / f"plugin-{self._made}.log",
         )
+
+    def command_environment(self) -> dict[str, str]:
+        """The variables with which a command of the plugin's program finds this node."""
+        return {**os.environ, **self._environment, "SIMULATION": str(self.simulation.folder)}
 
     def close(self) -> None:
         """Stop the plugin and remove what it keeps on the node, as if the machine were another one now."""

@@ -50,6 +50,12 @@ class Plugin:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """Of the process that was started last."""
+        assert self._process is not None
+        return self._process.pid
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and wait for the end; gives the exit status, negative for a signal."""
         assert self._process is not None

@@ -114,7 +114,7 @@ class Server:
     def kubectl(self, *arguments: str, text: str | None = None, check: bool = True) -> str:
         """Run kubectl as an administrator and give what it prints; with `check`, its failure is ours."""
         done = subprocess.run(
-            [self._kubectl, f"--kubeconfig={self.kubeconfig}", *arguments],
+            [*self.kubectl_command, *arguments],
             input=text,
             capture_output=True,
             text=True,
@@ -125,6 +125,11 @@ class Server:
         if check:
             assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}"
         return done.stdout
+
+    @property
+    def kubectl_command(self) -> list[str]:
+        """The first words of every command."""
+        return [str(self._kubectl), f"--kubeconfig={self.kubeconfig}"]
 
     def kubeconfig_for(self, token: str) -> str:
         """A kubeconfig of the bearer of a token."""

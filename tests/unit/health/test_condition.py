@@ -576,7 +576,7 @@ def test_a_boot_ends_all_that_was_reported_even_if_the_clock_was_set_back(gpu):
 
 def test_what_somebody_says_is_over_is_over_but_for_what_the_gpu_says_still(gpu):
     gpu.says(SICK).xid(95).xid(54, claims=["a"]).xid(31, claims=["a"]).silent(found.NO_EVENTS)
-    gpu.says(SICK, after=3600).silent(found.NO_EVENTS)
+    gpu.says(SICK, after=3600).silent(found.NO_EVENTS).xid(95)
     gpu.condition = found.cleared(gpu.condition, gpu.now + 10)
     assert gpu.taints.keys() == {RECOVERY, MEMORY, UNMONITORED}
     assert gpu.since(RECOVERY) == START

@@ -93,6 +93,24 @@ def test_a_gpu_that_is_lost_stays_with_a_taint_and_its_neighbour_without(node):
     assert (node.names, node.tainted(LOST), node.notes.now) == (before, [], {})
 
 
+@pytest.mark.parametrize(("error", "looks"), [("UNKNOWN", 1), ("TIMEOUT", 4)])
+def test_a_gpu_that_fails_once_or_does_not_come_back_in_time_stays_as_it_was(error, looks, node):
+    """Whether anybody should get it is for its health to say, which tells how long that has gone on."""
+    node.look()
+    before = node.slices.offers[-1]
+    node.simulate("fail", "nvmlDeviceGetMinorNumber", "--gpu", "1", "--error", error)
+    for _ in range(looks):
+        node.look()
+        assert node.slices.offers[-1] == before
+        assert "GpuUnreadable" in node.notes.reasons
+    if error == "UNKNOWN":
+        node.look()
+        assert node.tainted(LOST) == [name for name in node.names if name.startswith("gpu-1")]
+    node.simulate("fail", "nvmlDeviceGetMinorNumber", "--clear")
+    node.look()
+    assert (node.slices.offers[-1], node.notes.now) == (before, {})
+
+
 def test_a_gpu_that_is_lost_is_remembered_by_the_next_process(node):
     node.look()
     before = node.names
