@@ -154,7 +154,7 @@ class Monitor:
     def load(self) -> None:
         """Take over what an earlier process knew; what a start of the node has ended is left out."""
         known, now = memory.load(self._around.file), self._clock()
-        self._has_booted = known.boot_id != self._around.boot_id
+        self._has_booted = known.boot_id not in ("", self._around.boot_id)
         with self._lock:
             self._adapt()
             self._obeyed = known.obeyed
