@@ -236,7 +236,11 @@ def _end_of_toleration(mark: Mark, tolerations: Iterable[Mapping[str, Any]]) -> 
 
 
 def _tolerates(toleration: Mapping[str, Any], mark: Mark) -> bool:
-    """Tell whether a toleration is for a taint, by the rules of resource.k8s.io: what is left out holds for all."""
+    """Tell whether a toleration is for a taint, by the rules of resource.k8s.io: what is left out holds for all.
+
+    Kubernetes 1.34 to 1.37 evict in spite of a toleration without an effect, against these rules: nobody is to be told
+    that a pod is not evicted which need not be.
+    """
     if toleration.get("effect") not in (None, "", Effect.NO_EXECUTE):
         return False
     if toleration.get("key") not in (None, "", mark.key):

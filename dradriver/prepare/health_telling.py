@@ -140,16 +140,19 @@ class HealthTeller:
         if news.reason == HEALTHY:
             return f"{what}, is well again; a program that has failed on it has to be started anew"
         why = textwrap.shorten("; ".join(dict.fromkeys(mark.text for mark in news.marks)), _TEXT_LIMIT)
-        return f"{what}: {why}; {self._next(news.marks[0])}"
+        return f"{what}: {why}; {self._next(news.marks)}"
 
-    def _next(self, mark: Mark) -> str:
-        """Say what happens next, for the gravest mark."""
+    def _next(self, marks: tuple[Mark, ...]) -> str:
+        """Say what happens next, for the gravest of the marks, which is the first."""
+        mark = marks[0]
         if mark.effect == Effect.NONE:
             return "the pod goes on running, and the device is handed out as before"
         if mark.effect == Effect.NO_SCHEDULE:
             return "the pod goes on running, and nobody else gets the device until this is over"
         if self._around.taints_kept():
-            return f"the pod is evicted, unless its claim tolerates the taint {mark.key}"
+            # Whoever evicts takes a toleration without an effect for none, other than the scheduler.
+            keys = " and ".join(dict.fromkeys(mark.key for mark in marks if mark.effect == Effect.NO_EXECUTE))
+            return f"the pod is evicted, unless its claim tolerates {keys} with the effect NoExecute"
         return "this cluster keeps no device taints, so nobody evicts the pod: delete it, to have it started elsewhere"
 
 

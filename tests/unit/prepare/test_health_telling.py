@@ -271,7 +271,7 @@ def test_the_real_recorder_writes_what_is_told(server, client):
 @pytest.mark.parametrize(
     ("deserved", "kept", "words"),
     [
-        (LOST, True, ["Xid 79", "reboot", "is evicted, unless its claim tolerates the taint gpu.nvidia.com/xid"]),
+        (LOST, True, ["Xid 79", "reboot", "is evicted, unless its claim tolerates gpu.nvidia.com/xid with the effect"]),
         (LOST, False, ["Xid 79", "keeps no device taints", "delete it"]),
         (SICK, True, ["Xid 48", "goes on running", "nobody else gets the device"]),
         (MILD, True, ["Xid 13", "look at the program", "goes on running", "handed out as before"]),
@@ -294,6 +294,16 @@ def test_the_gravest_mark_says_what_comes_next_and_a_text_is_said_once(node):
     node.tell(gpu=(recovery, LOST))
     assert node.notes[0].count(text) == 1
     assert "is evicted" in node.notes[0]
+
+
+def test_all_taints_are_named_that_have_to_be_tolerated(node):
+    """Whoever tolerates one of them only is evicted for the other."""
+    node.hold("c")
+    recovery = mark(Effect.NO_EXECUTE, key=api.TaintKey.RECOVERY, value="node-reboot", text="reboot the node")
+    memory = mark(Effect.NO_SCHEDULE, key=api.TaintKey.MEMORY, value="remap-failed", text="replace it")
+    node.tell(gpu=(recovery, LOST, memory))
+    first, second = sorted((api.TaintKey.RECOVERY, api.TaintKey.XID))
+    assert f"unless its claim tolerates {first} and {second} with the effect NoExecute" in node.notes[0]
 
 
 def test_long_texts_do_not_hide_the_next_step(node):
