@@ -41,6 +41,7 @@ class GpuNode:
     Attributes:
         simulation: its hardware.
         plugin: the process.
+        home: folder in which the plugin keeps what it remembers.
         records: folder of the records of claims.
         specs: folder of CDI specs.
     """
@@ -54,8 +55,8 @@ class GpuNode:
         for command in setup.before:
             self.simulation.run(*command)
         environment = cluster.environment(NODE)
-        self._home = Path(environment["KUBELET_PLUGINS_DIRECTORY_PATH"]) / sight.DRIVER
-        self.records = self._home / "claims"
+        self.home = Path(environment["KUBELET_PLUGINS_DIRECTORY_PATH"]) / sight.DRIVER
+        self.records = self.home / "claims"
         self.specs = Path(environment["CDI_ROOT"])
         self._environment = environment
         self._made = 0
@@ -91,7 +92,7 @@ class GpuNode:
     def close(self) -> None:
         """Stop the plugin and remove what it keeps on the node, as if the machine were another one now."""
         status = self.plugin.stop() if self.plugin.running else None
-        shutil.rmtree(self._home, ignore_errors=True)
+        shutil.rmtree(self.home, ignore_errors=True)
         assert status in {0, None}, f"the plugin ended with status {status}"
 
     # --- asking ----------------------------------------------------------------------------------

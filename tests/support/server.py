@@ -127,9 +127,9 @@ class Server:
         return done.stdout
 
     @property
-    def kubectl_command(self) -> list[str]:
+    def kubectl_command(self) -> tuple[str, ...]:
         """The first words of every command."""
-        return [str(self._kubectl), f"--kubeconfig={self.kubeconfig}"]
+        return str(self._kubectl), f"--kubeconfig={self.kubeconfig}"
 
     def kubeconfig_for(self, token: str) -> str:
         """A kubeconfig of the bearer of a token."""
