@@ -23,9 +23,13 @@ from dradriver.reporting import NodeReporter, Note
 if TYPE_CHECKING:
     from dradriver.kubelet import HealthBoard
     from dradriver.nvml import Nvml
+    from dradriver.prepare.errands import Errands
     from dradriver.prepare.health_telling import HealthTeller
 
 FILE: Final = "health.json"
+TELL_SECONDS: Final = 0.05
+"""After a taint was handed over to the publisher, until people are told."""
+
 CHANGES: Final = EventType.MIG_CONFIG | EventType.GPU_UNAVAILABLE | EventType.RECOVERY_ACTION
 """Events after which another look at the GPUs may show something else."""
 
@@ -69,6 +73,7 @@ class HealthKeeping:
     def __init__(self, around: Around) -> None:
         self._around = around
         self._teller: HealthTeller | None = None
+        self._errands: Errands | None = None
         self._listener = Listener(
             around.hardware, types=CHANGES | health.TYPES, hear=self._hear, missed=self._on_missed_events
         )
@@ -100,15 +105,16 @@ class HealthKeeping:
         self._monitor.load()
         self._around.offering.mark(self._monitor.marks)
 
-    def start(self, teller: "HealthTeller") -> None:
+    def start(self, teller: "HealthTeller", errands: "Errands") -> None:
         """Watch from now on.
 
         Args:
             teller: tells those who hold devices.
+            errands: the thread that tells.
         """
         teller.resume(self._monitor.marks)
-        self._tell_node(self._monitor.marks)
-        self._teller = teller
+        self._teller, self._errands = teller, errands
+        errands.at(self._tell, errands.clock())
         self._listener.start()
         self._monitor.start()
 
@@ -141,11 +147,15 @@ class HealthKeeping:
 
     def _on_marks(self, marks: Marks) -> None:
         self._around.offering.mark(marks)
+        if self._errands is not None:
+            # The slice is written first: to the API server, an Event is as much work.
+            self._errands.at(self._tell, self._errands.clock() + TELL_SECONDS)
+
+    def _tell(self) -> None:
+        """Tell what the GPUs deserve by now: those who hold devices, and those who look after the node."""
+        marks = self._monitor.marks
         if self._teller is not None:
             self._teller.told(marks)
-        self._tell_node(marks)
-
-    def _tell_node(self, marks: Marks) -> None:
         every = [(uuid, mark) for uuid, deserved in marks.items() for mark in deserved]
         self._around.reporter.set("health", {mark.text: _note(mark.text, mark.gravity) for _, mark in every})
         unheard = {uuid for uuid, mark in every if mark.key == api.TaintKey.UNMONITORED}

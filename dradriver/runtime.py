@@ -141,7 +141,7 @@ class Runtime:
         self._configuration.start(self._client)
         self._offering.attach(self._client, self._publisher)
         self._offering.start()
-        self._health.start(self._make_health_teller(self._client, self._teller))
+        self._health.start(self._make_health_teller(self._client, self._teller), self._teller.errands)
         self._started = True
         return self._preparer
 

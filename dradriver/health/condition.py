@@ -416,8 +416,11 @@ def _has_expired(cause: Cause, policy: Policy, now: float) -> bool:
     rule = cause.rule(policy)
     if cause.origin == "event" and rule is None:
         return True
-    if rule is None or cause.is_suspect(rule):
+    if rule is None:
         return False
+    if cause.is_suspect(rule):
+        # A program that fails again and again as another claim each time must not take GPUs out of use for good.
+        return now - cause.last >= policy.suspect_seconds
     passes = cause.mild is not None or rule.until is Until.EXPIRY or _only_tells(rule)
     return passes and now - max(cause.last, cause.mild or 0.0) >= policy.expiry
 

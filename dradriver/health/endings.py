@@ -55,7 +55,9 @@ def ending(cause: Cause, policy: Policy) -> Ending:
     rule = cause.rule(policy)
     if rule is None:
         return Ending(how=BY_ORIGIN.get(cause.origin, _SAID))
-    if cause.is_suspect(rule) or (cause.mild is None and not passes(rule)):
+    if cause.is_suspect(rule):
+        return Ending(how=BY_RULE[rule.until], at=cause.last + policy.suspect_seconds)
+    if cause.mild is None and not passes(rule):
         return Ending(how=BY_RULE[rule.until])
     return Ending(how=BY_RULE[rule.until], at=max(cause.last, cause.mild or 0.0) + policy.expiry)
 

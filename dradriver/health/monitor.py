@@ -299,7 +299,8 @@ class Monitor:
         return lambda condition: self._answered(condition, readings, asked, came_back=came_back)
 
     def _answered(self, condition: Condition, readings: Readings, asked: float, *, came_back: bool) -> Condition:
-        if came_back:
+        # One that says that it must still be reset was only out of reach.
+        if came_back and not readings.recovery:
             condition = found.came_back(condition, self._policy, before=asked)
         return found.read(condition, self._policy, readings, asked)
 

@@ -193,15 +193,17 @@ class Offering:
             shown, offered = self._shown, self._offered
             if shown is None:
                 return
-            marked = _marked(shown, marks)
-            self._show(marked)
-            if offered is None or not self._slices:
-                return
-            if offered.picture.situation.taints:
+            self._shown = marked = _marked(shown, marks)
+            if offered is not None and self._slices:
                 # What a look has computed since then is not to be offered before it has asked what claims hold.
-                self._publish(marked if offered is shown else _marked(offered, marks))
-            else:
-                self.wake("GPUs are not well, or are well again")
+                self._offer_marked(marked if offered is shown else _marked(offered, marks))
+            self._around.on_show(marked)
+
+    def _offer_marked(self, marked: Shown) -> None:
+        if marked.picture.situation.taints:
+            self._publish(marked, known=self._slices)
+        else:
+            self.wake("GPUs are not well, or are well again")
 
     def doubt(self) -> None:
         """Ask the API server anew what it keeps: it may be another one by now, or have other gates."""
@@ -385,14 +387,20 @@ class Offering:
         known = recorded(self._gpus.records(), self._gpus.boot_id).keys()
         allocations.forget(frozenset(known | (allocations.names - shown.names)))
 
-    def _publish(self, shown: Shown) -> None:
+    def _publish(self, shown: Shown, *, known: tuple[Slice, ...] = ()) -> None:
+        """Hand over what was computed.
+
+        Args:
+            shown: what was computed.
+            known: slices with the same devices that were valid; those that are the same now are not checked again.
+        """
         assert self._allocations is not None  # noqa: S101 (attached)
         if shown.picture.wanted.hold:
             return
         layout = shown.picture.situation.layout or Layout.APART
         slices = lay_out(shown.node.offer.pool, layout)
         try:
-            validate(slices, layout)
+            validate((part for part in slices if part.counter_sets or part not in known), layout)
         except InvalidPoolError as error:
             _log.exception("nothing new is offered: the API server would refuse the slices", problems=error.problems)
             self._around.unready(str(error))

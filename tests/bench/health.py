@@ -16,6 +16,7 @@ from dradriver.simulation import administration
 from dradriver.simulation.store import Store as Hardware
 
 FATAL: Final = 79
+SETTLE_SECONDS: Final = 0.5
 _LIMIT: Final = 60.0
 
 
@@ -45,6 +46,8 @@ def measure(simulation: Path, cluster: Cluster, kubeconfig: Path, *, rounds: int
                 begin = time.perf_counter()
                 _change(hardware, lambda state, gpu=gpu: administration.reset(state, gpu))
                 well.append((wait(gpu, False) - begin) * 1000)
+            # A reset ends the session with NVML, and what happens before the next one listens nobody hears.
+            time.sleep(SETTLE_SECONDS)
     return (
         Figure(what=f"Xid {FATAL} -> taints of all {_devices(cluster)} devices of a GPU", values=tuple(sick)),
         Figure(what="reset -> taints gone", values=tuple(well)),

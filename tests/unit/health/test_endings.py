@@ -70,14 +70,16 @@ def test_an_administrators_time_counts():
     assert not found.pass_time(condition, policy, NOW + 7).causes
 
 
-def test_a_suspect_does_not_end_by_itself():
+def test_a_suspect_ends_when_no_such_error_has_come_for_an_hour():
     condition = None
     for claim in "abc":
         condition = reported(13, condition=condition, claims=[claim], place=PARTITION)
     (mark,) = marks(condition, POLICY, "GPU-a")
     assert mark.effect == "NoSchedule"
-    assert ending(only(condition), POLICY).at is None
-    assert found.pass_time(condition, POLICY, NOW + 10**9).causes == condition.causes
+    at = ending(only(condition), POLICY).at
+    assert at == only(condition).last + POLICY.suspect_seconds
+    assert found.pass_time(condition, POLICY, at - 1).causes == condition.causes
+    assert not found.pass_time(condition, POLICY, at).causes
     assert not found.came_back(condition, POLICY, before=NOW).causes
 
 
