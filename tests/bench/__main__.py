@@ -14,7 +14,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from bench import burst, calls, health, installed, packing, process, publishing, scheduler
+from bench import burst, calls, health, installed, packing, podstatus, process, publishing, scheduler
 from bench.aims import Aims
 from bench.figures import Figure, show
 from bench.process import Program
@@ -61,6 +61,13 @@ def _options() -> argparse.Namespace:
         action="store_true",
         help="measure what our slices cost the scheduler, and nothing else: half an hour",
     )
+    parser.add_argument(
+        "--node-rounds",
+        type=int,
+        default=4,
+        help="errors measured up to a pod's status, on a whole node that is booted for it; 0: none, no root needed "
+        "(default: %(default)s)",
+    )
     parser.add_argument("--cycles", type=int, default=3, help="of the scheduler's layouts (default: %(default)s)")
     parser.add_argument("--percent", type=int, default=100, help="of its nodes and pods (default: %(default)s)")
     return parser.parse_args()
@@ -87,13 +94,17 @@ def _run(options: argparse.Namespace, folder: Path) -> None:
         _measure_parts(folders, cluster, aims, kubeconfig=options.kubeconfig, rounds=options.rounds)
         kubeconfig = Path(options.kubeconfig)
         publishing.show(publishing.measure(cluster, kubeconfig, rounds=max(1, options.rounds // 20)))
+    if options.node_rounds:
+        show("Health on a node of its own", [podstatus.measure(rounds=options.node_rounds)])
     packing.measure(seeds=options.seeds)
     aims.show()
 
 
 def _measure_health(folders: Folders, cluster: Cluster, aims: Aims, *, kubeconfig: str, rounds: int) -> None:
-    figures = health.measure(folders.simulation, cluster, Path(kubeconfig), rounds=max(1, rounds))
-    show("Health", figures)
+    figures = health.measure(folders, cluster, Path(kubeconfig), rounds=max(1, rounds))
+    look, count = health.monitor(folders.simulation, rounds=max(1, rounds))
+    show("Health", [*figures, look])
+    print(f"  the monitor looks at {count} GPUs each 5 s: {look.median / 5:.2f} ms of processor time/s")
     aims.note("Xid 79 -> all devices tainted", figures[0])
 
 

@@ -15,7 +15,7 @@ TESTS = Path(__file__).resolve().parents[1]
 @pytest.mark.control_plane
 def test_the_benchmark_measures_everything_and_leaves_nothing(control_plane, admin):
     options = ["--kubeconfig", str(control_plane.kubeconfig), "--starts", "1", "--rounds", "8", "--idle", "0.1"]
-    options += ["--seeds", "5"]
+    options += ["--seeds", "5", "--node-rounds", "0"]
     done = subprocess.run(
         [sys.executable, "-m", "bench", *options],
         env=os.environ | {"PYTHONPATH": str(TESTS)},
@@ -27,6 +27,7 @@ def test_the_benchmark_measures_everything_and_leaves_nothing(control_plane, adm
     assert done.returncode == 0, done.stderr
     summary = done.stdout.partition("Aims")[2]
     assert [name for name in AIMS if name not in summary] == []
+    assert "one look at all GPUs" in done.stdout
     assert "Packing, calculated: 8xh100-80gb, load 0.9, 5 seeds" in done.stdout
     left = [item["metadata"]["name"] for kind in (NODES, RESOURCE_SLICES) for item in admin.list(kind).items]
     assert [name for name in left if name.startswith("bench-")] == []

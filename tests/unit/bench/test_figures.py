@@ -70,4 +70,4 @@ def test_each_aim_has_a_line_that_says_whether_it_was_met(capsys):
     aims.show()
     lines = capsys.readouterr().out.splitlines()[-len(AIMS) :]
     assert [re.sub(r"  .*", "", line.strip()) for line in lines] == list(AIMS)
-    assert [line.split()[-1] for line in lines] == ["met", "missed"] * (len(AIMS) // 2)
+    assert [line.split()[-1] for line in lines] == [("met", "missed")[index % 2] for index in range(len(AIMS))]
