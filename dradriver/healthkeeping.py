@@ -44,7 +44,7 @@ class Around:
         hardware: opens NVML if that is still to be done; raises NvmlError.
         offering: what gives devices their taints.
         wishes: what the administrator wants otherwise than the table.
-        annotation: the order to clear that stands at the node.
+        annotation: the order to clear that stands at the node, None while that is not known.
         is_our_turn: whether no newer process of this driver publishes for the node.
         metrics: see Metrics.
         reporter: tells people about the node.
@@ -56,7 +56,7 @@ class Around:
     hardware: "Callable[[], Nvml]"
     offering: Offering
     wishes: Callable[[], HealthWishes]
-    annotation: Callable[[], str]
+    annotation: Callable[[], str | None]
     is_our_turn: Callable[[], bool]
     metrics: Metrics
     reporter: NodeReporter

@@ -85,7 +85,7 @@ class Around:
         place: where a GPU instance lies, by the GPU's UUID and its id; None where that is not known.
         claims: UIDs of the claims that hold something of a GPU, or that partition of it.
         wishes: what the administrator wants otherwise than the table.
-        annotation: the order to clear that stands at the node, "" without one.
+        annotation: the order to clear that stands at the node, "" without one, None while that is not known.
         requests: orders to clear of the command.
         is_our_turn: whether no newer process of this driver watches over the same GPUs, which then keeps what is known.
         on_marks: told when GPUs deserve other taints than before, by one thread at a time; must not block.
@@ -100,7 +100,7 @@ class Around:
     place: Callable[[str, int], Place | None]
     claims: Callable[[str, Place | None], Iterable[str]]
     wishes: Callable[[], HealthWishes]
-    annotation: Callable[[], str]
+    annotation: Callable[[], str | None]
     requests: Requests
     is_our_turn: Callable[[], bool]
     on_marks: Callable[[Marks], None]
@@ -211,7 +211,7 @@ class Monitor:
         """Clear what administrators order: by requests, and by the node's annotation, each new value of it once."""
         annotation = self._around.annotation()
         words = self._around.requests.take() if self._around.is_our_turn() else []
-        if annotation != self._obeyed:
+        if annotation is not None and annotation != self._obeyed:
             with self._lock:
                 self._obeyed = annotation
                 self._keep()

@@ -96,8 +96,9 @@ class Choice:
             settled: the labels were known at any time since this process started.
             trouble: why labels are not known, "" if they are.
         """
-        # An order is obeyed while it stands there, labels count until others are seen.
-        clear = "" if labels is None else labels.clear
+        # An order is obeyed while it stands there, labels count until others are seen. One that cannot be read is not
+        # one that was taken away: it would be obeyed again when it is seen again.
+        clear = None if labels is None else labels.clear
         self._labels = labels or self._labels
         if self._labels is None:
             # Only the flags can have been in force before.
@@ -133,7 +134,7 @@ class Choice:
     def _broken(self, name: str) -> bool:
         return self._file is not None and (bool(self._file.problems) or name in self._file.broken)
 
-    def _wanted(self, in_force: _InForce, *, settled: bool, problems: Iterable[str], clear: str) -> Wanted:
+    def _wanted(self, in_force: _InForce, *, settled: bool, problems: Iterable[str], clear: str | None) -> Wanted:
         config = in_force.config
         return Wanted(
             policy=self._defaults if config is None else _policy(config, self._defaults),

@@ -35,8 +35,8 @@ class Wanted:
         settled: the node's labels have been read since this process started. Until then nothing new may be offered:
             the rest is what was wanted when an earlier process ran, or the flags, and good for what is prepared.
         problems: what is wrong with labels and file, each a sentence for the administrator.
-        clear: value of the annotation `api.CLEAR_HEALTH_ANNOTATION` as it stands, "" without it and while the node is
-            not known. It is an order and no state: what is offered does not depend on it, so it does not count when
+        clear: value of the annotation `api.CLEAR_HEALTH_ANNOTATION` as it stands, "" without it, None while the node
+            is not known. It is an order and no state: what is offered does not depend on it, so it does not count when
             two are compared.
     """
 
@@ -47,7 +47,7 @@ class Wanted:
     allocation: str = api.Allocation.DRA
     settled: bool = False
     problems: tuple[str, ...] = ()
-    clear: str = field(default="", compare=False)
+    clear: str | None = field(default=None, compare=False)
 
     @property
     def hold(self) -> bool:

@@ -344,6 +344,20 @@ def test_the_annotation_is_obeyed_once_for_each_value_over_restarts_too(node):
     assert node.marks() == {}
 
 
+def test_an_annotation_that_is_not_known_for_a_while_is_not_obeyed_again(node):
+    """After each start the node is not known at first, and not while the API server is away."""
+    node.annotation = "gpu-0"
+    node.look()
+    node.xid(78)
+    for _ in range(2):
+        node.annotation = None
+        node.look()
+        node.annotation = "gpu-0"
+        node.look()
+        assert node.marks()
+        node.start()
+
+
 def test_a_request_is_obeyed_and_what_the_gpu_still_says_stays(node):
     node.xid(78)
     node.xid(78, gpu=B)

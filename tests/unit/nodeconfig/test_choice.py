@@ -311,10 +311,10 @@ def test_the_annotation_is_no_difference_of_what_is_wanted():
 
 def test_an_unknown_node_has_no_annotation():
     node = Node(path=None, allocation="hold", clear="all")
-    assert node.choice.choose(None, settled=False).clear == ""
+    assert node.choice.choose(None, settled=False).clear is None
     node.wanted()
     lost = node.choice.choose(None, settled=True)
-    assert (lost.clear, lost.hold) == ("", True)
+    assert (lost.clear, lost.hold) == (None, True)
 
 
 def test_the_annotation_is_not_to_be_remembered():
