@@ -23,6 +23,13 @@ from support.waiting import wait_for
 
 pytestmark = [pytest.mark.other_kubernetes, pytest.mark.timeout(3600)]
 
+WITH_TAINTS = (
+    "--feature-gates",
+    "DRAPartitionableDevices=true,DRADeviceTaints=true",
+    # Without it the scheduler of 1.34 waits for DeviceTaintRules for ever once it knows taints.
+    "--runtime-config",
+    "resource.k8s.io/v1alpha3=true",
+)
 OFF_THE_BUS = {XID: ("79", "NoExecute"), RECOVERY: ("node-reboot", "NoExecute")}
 
 
@@ -31,7 +38,8 @@ def cluster(request, tmp_path_factory):
     """A cluster of the version that the test names."""
     made = Cluster(tmp_path_factory.mktemp("other"))
     try:
-        made.up("--kubernetes", request.param)
+        version, *options = request.param
+        made.up("--kubernetes", version, *options)
         yield made
     finally:
         made.down()
@@ -44,8 +52,10 @@ def keeper(cluster, tmp_path_factory):
     made.close()
 
 
-def with_kubernetes(version):
-    return pytest.mark.parametrize("cluster", [version], indirect=True, scope="module")
+def with_kubernetes(version, *options):
+    return pytest.mark.parametrize(
+        "cluster", [(version, *options)], ids=[" ".join((version, *options))], indirect=True, scope="module"
+    )
 
 
 @with_kubernetes("1.36.3")
@@ -110,3 +120,25 @@ def test_1_34_as_it_comes_keeps_no_taints_and_sick_gpus_are_withheld(use_node, s
     wait_for(lambda: len(node.published()) == 3, "all to be back", state=node.published)
     space.add(claim("later", request("it", GPU, of_gpu(uuids[1]))), pod("later", claims=["later"]))
     assert node.check(space.running("later")[0])["app"][0].uuid == uuids[1]
+
+
+@with_kubernetes("1.34.3", *WITH_TAINTS)
+def test_1_34_with_taints_evicts_and_what_only_tells_is_told_by_events(use_node, space):
+    node = use_node(machine="2xh100-80gb")
+    uuids = [gpu["uuid"] for gpu in node.simulation.gpus()]
+    for name, uuid in zip(("sick", "well"), uuids, strict=True):
+        space.add(claim(name, request("it", MIG, of_gpu(uuid), profile("1g.10gb"))), pod(name, claims=[name]))
+    space.running("sick", "well")
+    node.simulation.run("xid", "31", "--gpu", "1")
+    space.told("ResourceClaim", "well", "DeviceReported", "Xid 31")
+    node.simulation.run("xid", "79", "--gpu", "0")
+    wait_same(node, 0, OFF_THE_BUS)
+    assert not any(name.startswith("gpu-1") for name in taints(node))
+    space.told("Pod", "sick", "DeviceTaintManagerEviction")
+    space.gone("sick")
+    wait_for(lambda: not node.simulation.gpu(uuids[0])["instances"], "the GPU to be empty")
+    node.simulation.run("reset", "--gpu", "0")
+    wait_for(lambda: not taints(node), "the taints to be gone")
+    space.add(claim("next", request("it", MIG, of_gpu(uuids[0]))), pod("next", claims=["next"]))
+    node.check(space.running("next")[0])
+    assert "deletionTimestamp" not in space.running("well")[0]["metadata"]
