@@ -175,20 +175,19 @@ def test_a_gpu_that_hangs_keeps_nobody_from_hearing_the_others(sick, space):
 
 
 READINGS = (
-    "nvmlDeviceGetMemoryInfo",
-    "nvmlDeviceGetFieldValues",
+    *QUESTIONS,
     "nvmlDeviceGetRemappedRows",
+    "nvmlDeviceGetRetiredPagesPendingStatus",
     "nvmlDeviceGetSramEccErrorStatus",
     "nvmlDeviceGetGpuFabricInfoV",
-    "nvmlEventSetWait_v2",
-    "nvmlDeviceRegisterEvents",
 )
+LISTENING = ("nvmlEventSetWait_v2", "nvmlDeviceRegisterEvents")
 ERRORS = ("UNKNOWN", "NOT_SUPPORTED", "GPU_IS_LOST", "NO_PERMISSION", "UNINITIALIZED", "RESET_REQUIRED", "TIMEOUT")
 
 
 def test_the_monitor_survives_errors_of_every_kind(sick):
     node = sick(machine="2xh100-80gb")
-    for call in READINGS:
+    for call in (*READINGS, *LISTENING):
         for error in ERRORS:
             node.simulation.run("fail", call, "--error", error, "--times", "2", "--gpu", "0")
     looks = metric(node, "dradriver_last_success_timestamp_seconds", loop="health")
@@ -205,11 +204,15 @@ def test_the_monitor_survives_errors_of_every_kind(sick):
 
 @pytest.mark.parametrize(
     ("error", "wanted"),
-    [("RESET_REQUIRED", {RECOVERY: ("gpu-reset", "NoSchedule")}), ("GPU_IS_LOST", {LOST: ("", "NoExecute")})],
+    [
+        ("RESET_REQUIRED", {RECOVERY: ("gpu-reset", "NoSchedule")}),
+        ("GPU_IS_LOST", {LOST: ("", "NoExecute")}),
+        ("UNKNOWN", {UNMONITORED: ("", "None")}),
+    ],
 )
 def test_what_a_gpu_refuses_to_answer_is_told_until_it_does(sick, error, wanted):
     node = sick(machine="2xh100-80gb")
-    for call in QUESTIONS:
+    for call in READINGS:
         node.simulation.run("fail", call, "--error", error, "--gpu", "0")
     wait_same(node, 0, wanted)
     assert taints(node).keys() == devices_of(node, 0)

@@ -145,6 +145,23 @@ def test_an_error_of_one_reading_never_hides_the_others(gpu, fake, nvml, name, h
     assert nvml.readings("GPU-0") == Readings(**told | hidden)
 
 
+@pytest.mark.parametrize("code", [4, 999])
+def test_a_gpu_that_answers_nothing_but_errors_does_not_say_how_it_is(gpu, fake, nvml, code):
+    for name in (MEMORY, FIELD_VALUES, ROWS, RETIRED, SRAM, FABRIC):
+        fake.failures[name] = code
+    with pytest.raises(NvmlError) as caught:
+        nvml.readings("GPU-0")
+    assert (caught.value.call, caught.value.code) == (MEMORY, code)
+    del fake.failures[SRAM]
+    assert nvml.readings("GPU-0") == Readings(sram_exceeded=True)
+
+
+def test_a_gpu_that_supports_no_question_tells_nothing(gpu, fake, nvml):
+    for name in (MEMORY, FIELD_VALUES, ROWS, RETIRED, SRAM, FABRIC):
+        fake.failures[name] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert nvml.readings("GPU-0") == Readings()
+
+
 @pytest.mark.parametrize("code", [code for code in CODES if code not in {1, 9, 12, 15, 16, 18}])
 def test_an_error_of_one_field_never_hides_the_others(gpu, nvml, code):
     gpu.fields[RECOVERY] = (code,)
