@@ -176,6 +176,30 @@ def test_a_fatal_error_stays_fatal_whatever_comes_and_whoever_restarts(sick):
         assert {key: times(node)[key] for key in since} == since
 
 
+def test_a_restart_of_the_kubelet_which_deletes_all_slices_loses_no_taint(sick, space):
+    node = sick(machine="1xh100-80gb")
+    tolerations = [{"operator": "Exists", "effect": "NoExecute"}]
+    space.add(claim("one", request("it", MIG, profile("2g.20gb"), tolerations=tolerations)))
+    space.add(pod("one", claims=["one"]))
+    space.running("one")
+    node.simulation.run("xid", "79")
+    wait_same(node, 0, OFF_THE_BUS)
+    since = times(node)
+    with watched_slices(node) as slices:
+        node.restart_kubelet()
+        wait_for(
+            lambda: any(change.type == "DELETED" for change in slices.changes()), "the kubelet to delete the slices"
+        )
+        wait_for(lambda: times(node) == since, "the slices to be as before", state=lambda: times(node))
+        seen = [change for change in wait_all_seen(node, slices) if change.type != "DELETED"]
+    for change in seen:
+        devices = {device["name"]: device for device in change.body["spec"].get("devices", ())}
+        assert taints_of(devices) == dict.fromkeys(devices, OFF_THE_BUS)
+    (message,) = space.told_health("one", "Unhealthy")
+    assert "Xid 79" in message
+    assert "deletionTimestamp" not in space.pod("one")["metadata"]
+
+
 # --- errors of partitions, and harmless ones --------------------------------------------------------
 
 
