@@ -375,10 +375,11 @@ def test_an_error_that_was_outweighed_and_comes_again_counts_anew(gpu):
     assert (gpu.taints[RECOVERY], gpu.since(RECOVERY)) == (("gpu-reset", NO_SCHEDULE), START + 61)
 
 
-def test_a_driver_that_does_not_tell_the_action_ends_nothing(gpu):
-    gpu.xid(119).xid(79).keeps_saying(replace(WELL, recovery=None), 3600, step=30)
+def test_a_driver_that_does_not_tell_the_action_ends_by_its_answers_only_what_they_disprove(gpu):
+    gpu.xid(119).xid(79).keeps_saying(replace(WELL, recovery=None), 29, step=1)
     assert gpu.taints[XID] == ("79", NO_EXECUTE)
-    assert gpu.taints[RECOVERY] == ("node-reboot", NO_EXECUTE)
+    gpu.keeps_saying(replace(WELL, recovery=None), 3600, step=30)
+    assert gpu.taints == {XID: ("119", NO_SCHEDULE), RECOVERY: ("gpu-reset", NO_SCHEDULE)}
 
 
 def test_an_action_beside_an_error_for_it_keeps_it(gpu):
