@@ -90,6 +90,7 @@ class HealthKeeping:
                 annotation=around.annotation,
                 requests=Requests(around.folder / FOLDER),
                 is_our_turn=around.is_our_turn,
+                on_problem=self._on_problem,
                 on_unknown=self._on_unknown,
                 on_marks=around.offering.mark,
                 on_news=self._on_news,
@@ -148,6 +149,9 @@ class HealthKeeping:
 
     def _claims(self, gpu_uuid: str, place: Place | None) -> Iterable[str]:
         return [record.plan.uid for record in self._around.offering.claims(gpu_uuid, place)]
+
+    def _on_problem(self, text: str) -> None:
+        self._around.reporter.set("health file", {"": Note("HealthForgotten", text)} if text else {})
 
     def _on_unknown(self, names: Sequence[str]) -> None:
         text = (

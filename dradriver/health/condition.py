@@ -391,7 +391,7 @@ def merged(kept: Condition, own: Condition, *, since: float) -> Condition:
     """
     for cause in own.causes:
         known = next((one for one in kept.causes if one.key == cause.key), None)
-        if known is None and cause.last >= since:
+        if known is None and cause.last > since:
             kept = kept.put(cause)
         elif known is not None:
             kept = kept.put(replace(cause, since=min(cause.since, known.since), last=max(cause.last, known.last)))

@@ -91,6 +91,7 @@ class Around:
         annotation: the order to clear that stands at the node, "" without one, None while that is not known.
         requests: orders to clear of the command.
         is_our_turn: whether no newer process of this driver watches over the same GPUs, which then keeps what is known.
+        on_problem: told what of the file could not be read, "" if nothing.
         on_unknown: told which names in an order mean no GPU of the node, none if all are known.
         on_marks: told when GPUs deserve other taints than before, by one thread at a time; must not block.
         on_news: told when something else is held against GPUs than before, also where no taint changes by that.
@@ -108,6 +109,7 @@ class Around:
     annotation: Callable[[], str | None]
     requests: Requests
     is_our_turn: Callable[[], bool]
+    on_problem: Callable[[str], None]
     on_unknown: Callable[[Sequence[str]], None]
     on_marks: Callable[[Marks], None]
     on_news: Callable[[], None]
@@ -165,6 +167,7 @@ class Monitor:
     def load(self) -> None:
         """Take over what an earlier process knew; what a start of the node has ended is left out."""
         known = memory.load(self._around.file)
+        self._around.on_problem(known.problem)
         with self._lock:
             self._has_booted = known.boot_id not in ("", self._around.boot_id)
             self._adapt()

@@ -40,7 +40,7 @@ class Node:
         self.answers = {A: Readings(recovery=0), B: Readings(recovery=0)}
         self.lives = {A: 0, B: 0}
         self.ears = SimpleNamespace(unheard={}, silence=0.0, why_unheard=self.why_unheard)
-        self.unknown, self.news = [], 0
+        self.unknown, self.problems, self.news = [], [], 0
         self.places, self.holders, self.told = {}, [], []
         self.wishes, self.annotation, self.ours, self.driver = HealthWishes(), "", True, None
         self.start()
@@ -59,6 +59,7 @@ class Node:
             annotation=lambda: self.annotation,
             requests=Requests(self.folder / "clear-health"),
             is_our_turn=lambda: self.ours,
+            on_problem=self.problems.append,
             on_unknown=self.unknown.append,
             on_marks=self.told.append,
             on_news=self.note_news,
@@ -318,12 +319,20 @@ def test_a_gpu_that_leaves_while_the_node_runs_is_not_forgotten(node):
     assert node.marks()
 
 
-def test_a_damaged_file_is_set_aside(node):
+@pytest.mark.parametrize(
+    ("bend", "kept"), [(lambda _text: "{", set()), (lambda text: text.replace('"78"', '"x"'), {A})]
+)
+def test_a_damaged_file_is_set_aside_and_told_and_what_can_be_read_of_it_is_kept(bend, kept, node):
     node.xid(79)
-    (node.folder / "health.json").write_text("{")
+    node.xid(78, gpu=B)
+    path = node.folder / "health.json"
+    path.write_text(bend(path.read_text()))
     node.start()
-    assert node.marks() == {}
+    assert node.monitor.marks.keys() == kept
+    assert "health.json.damaged" in node.problems[-1]
     assert (node.folder / "health.json.damaged").exists()
+    node.start()
+    assert node.problems[-1] == ""
 
 
 def test_a_folder_that_cannot_be_written_keeps_no_taint_from_being_told(node):
@@ -334,6 +343,7 @@ def test_a_folder_that_cannot_be_written_keeps_no_taint_from_being_told(node):
 
 def test_an_older_process_leaves_the_file_to_the_newer_one_and_writes_it_when_that_has_gone(node):
     node.ours = False
+    node.time += 1.0
     node.xid(79)
     assert node.writes == 0
     node.ours = True
