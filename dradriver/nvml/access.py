@@ -167,9 +167,9 @@ class Nvml:
             return self._readings(gpu_uuid)
         except Uninitialized:
             pass
-        except GpuLost:
+        except GpuLost as error:
             if not self._session.is_renewed(generation, RENEWAL_SECONDS):
-                raise
+                raise self._node.doubt(error) from None
         return self._readings(gpu_uuid)
 
     def readings_of(self, gpu_uuids: Sequence[str]) -> list[Readings | NvmlError]:

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import pynvml
 
-from dradriver.nvml.calls import Device, call
+from dradriver.nvml.calls import Device, ask_twice, call
 from dradriver.nvml.errors import NotSupported, NvmlError, ResetRequired, is_fatal, translate
 from dradriver.nvml.records import Readings
 
@@ -52,7 +52,7 @@ class _Reader:
             NvmlError: the GPU or the session is gone.
         """
         try:
-            answer = ask()
+            answer = ask_twice(ask)
         except ResetRequired as error:
             self.refusal = error
         except NotSupported:
