@@ -151,7 +151,7 @@ class HealthKeeping:
         return [record.plan.uid for record in self._around.offering.claims(gpu_uuid, place)]
 
     def _on_problem(self, text: str) -> None:
-        self._around.reporter.set("health file", {"": Note("HealthForgotten", text)} if text else {})
+        self._around.reporter.set("health file", {"": Note("HealthNotKept", text)} if text else {})
 
     def _on_unknown(self, names: Sequence[str]) -> None:
         text = (

@@ -83,14 +83,16 @@ def read(path: Path) -> Known:
         return Known()
 
 
-def save(path: Path, known: Known) -> bool:
-    """Keep it, durably; returns whether that went well, and never raises."""
+def save(path: Path, known: Known) -> str:
+    """Keep it, durably; returns why that is not possible, "" if it was, and never raises."""
     try:
         files.write_durably(path, encode(known))
     except OSError as error:
-        _log.error("what is held against GPUs cannot be kept over a restart", file=str(path), error=str(error))
-        return False
-    return True
+        return (
+            f"{path} cannot be written ({error}), so that a restart of the plugin forgets what GPUs reported: "
+            "make room on its file system, or move away what stands there"
+        )
+    return ""
 
 
 def encode(known: Known) -> str:

@@ -139,6 +139,7 @@ class Monitor:
         self._loaded = 0.0
         self._had_turn = False
         self._kept: object = None
+        self._problem = ""
         self._misses: dict[str, dict[str, int]] = {}
         self._unheard_since: dict[str, float] = {}
         self._returns: dict[str, int] = {}
@@ -167,6 +168,7 @@ class Monitor:
     def load(self) -> None:
         """Take over what an earlier process knew; what a start of the node has ended is left out."""
         known = memory.load(self._around.file)
+        self._problem = known.problem
         self._around.on_problem(known.problem)
         with self._lock:
             self._has_booted = known.boot_id not in ("", self._around.boot_id)
@@ -275,7 +277,10 @@ class Monitor:
             for uuid in gpu_uuids:
                 if uuid in self._conditions:
                     _log.info("what was held against a GPU is cleared by an administrator", gpu=uuid)
-                    self._conditions[uuid] = found.cleared(self._conditions[uuid], self._clock())
+                    # One that is not there any more says nothing.
+                    there = uuid in self._around.numbers()
+                    condition = self._conditions[uuid]
+                    self._conditions[uuid] = found.cleared(condition, self._clock()) if there else Condition()
                     self._settle(uuid)
         self._wake.set()
 
@@ -427,11 +432,15 @@ class Monitor:
     def _keep(self) -> None:
         """Keep it on disk, unless all that matters is there already."""
         kept = (self._obeyed, {uuid: _roughly(condition) for uuid, condition in self._conditions.items()})
-        if kept == self._kept or (self._kept is None and kept == ("", {})) or not self._around.is_our_turn():
+        # Somebody may have removed it, and who looks would take all GPUs for well.
+        if (kept == self._kept and self._around.file.exists()) or not self._around.is_our_turn():
             return
         known = Known(boot_id=self._around.boot_id, conditions=self._conditions, obeyed=self._obeyed)
-        if memory.save(self._around.file, known):
-            self._kept = kept
+        problem = memory.save(self._around.file, known)
+        self._kept = None if problem else kept
+        if problem != self._problem:
+            self._problem = problem
+            self._around.on_problem(problem)
 
 
 def _effective(deserved: Sequence[Mark]) -> Mapping[Place | None, tuple[Mark, ...]]:

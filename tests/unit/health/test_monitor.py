@@ -335,10 +335,35 @@ def test_a_damaged_file_is_set_aside_and_told_and_what_can_be_read_of_it_is_kept
     assert node.problems[-1] == ""
 
 
-def test_a_folder_that_cannot_be_written_keeps_no_taint_from_being_told(node):
+def test_a_folder_that_cannot_be_written_keeps_no_taint_from_being_told_and_is_told_once(node):
+    node.look()
+    (node.folder / "health.json").unlink()
     (node.folder / "health.json").mkdir()
     node.xid(79)
+    node.xid(95)
+    node.look()
     assert node.told[-1].keys() == {A}
+    assert [problem[:5] for problem in node.problems if problem] == [str(node.folder)[:5]]
+    (node.folder / "health.json").rmdir()
+    node.look()
+    assert node.problems[-1] == ""
+
+
+def test_a_file_that_somebody_removes_is_written_again_also_where_nothing_is_held(node):
+    for _ in range(2):
+        node.look()
+        (node.folder / "health.json").unlink()
+    node.look()
+    assert json.loads((node.folder / "health.json").read_text())["gpus"] == {}
+
+
+def test_a_gpu_that_has_gone_says_nothing_that_an_order_would_have_to_keep(node):
+    node.answers[A] = Readings(recovery=1)
+    node.look()
+    node.numbers = {B: 1}
+    node.annotation = "all"
+    node.look()
+    assert node.marks() == {}
 
 
 def test_an_older_process_leaves_the_file_to_the_newer_one_and_writes_it_when_that_has_gone(node):
