@@ -5,6 +5,7 @@ every few seconds, sooner when something was reported or is about to end. A GPU 
 hearing the others: each call has a limit, in the room that makes it.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -185,13 +186,14 @@ class Monitor:
         The other has heard what this one did not listen for yet, and obeyed orders that this one knows nothing of.
         """
         known = memory.load(self._around.file)
+        # A file that is gone or damaged says nothing of what was ended.
+        since = self._loaded if known.boot_id else -math.inf
         with self._lock:
             own, self._conditions = self._conditions, self._remembered(known)
             self._obeyed = known.obeyed
             for uuid, condition in own.items():
-                self._conditions[uuid] = found.merged(
-                    self._conditions.get(uuid, Condition()), condition, since=self._loaded
-                )
+                kept = self._conditions.get(uuid, Condition())
+                self._conditions[uuid] = found.merged(kept, condition, since=since)
             for uuid in {*self._conditions, *self._marks}:
                 self._conditions.setdefault(uuid, Condition())
                 self._settle(uuid)
@@ -318,6 +320,7 @@ class Monitor:
         """Ask all GPUs how they are, and let time pass."""
         self.obey()
         uuids = tuple(self._around.numbers())
+        self._misses = {uuid: misses for uuid, misses in self._misses.items() if uuid in uuids}
         # What is reported meanwhile is not answered by this.
         asked = self._clock()
         for uuid, (answer, returns) in zip(uuids, self._ask(uuids), strict=True):

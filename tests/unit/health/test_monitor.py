@@ -399,6 +399,21 @@ def test_two_processes_that_follow_one_another_lose_nothing_between_them(node):
     assert B not in kept
 
 
+@pytest.mark.parametrize(
+    "bend", [lambda path: path.unlink(), lambda path: path.write_text("{")], ids=["gone", "damaged"]
+)
+def test_a_file_that_says_nothing_takes_nothing_from_what_is_known(bend, node):
+    node.xid(79)
+    node.start()
+    node.time += 1.0
+    bend(node.folder / "health.json")
+    node.monitor.catch_up()
+    node.look()
+    assert node.marks()["xid", "79"] == "NoExecute"
+    node.start()
+    assert node.marks()["xid", "79"] == "NoExecute", "and it is written again"
+
+
 def test_a_process_that_gets_the_turn_takes_over_what_the_other_knew(node):
     node.ours = False
     node.look()
