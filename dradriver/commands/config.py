@@ -8,10 +8,10 @@ from pathlib import Path
 import yaml
 
 from dradriver.api.node_config import BUILT_IN_POLICIES
+from dradriver.api.text import MOST_BYTES
 from dradriver.nodeconfig.file import decode_bytes, read_bytes
 from dradriver.nodeconfig.manifest import Part, documents
 from dradriver.nodeconfig.migparted import Imported, MigPartedError, import_mig_parted
-from dradriver.nodeconfig.text import MOST_BYTES
 
 _FILE_HELP = "the file, or - for standard input; the manifest of a ConfigMap with the file in it will do"
 

@@ -66,7 +66,7 @@ def decode_bytes(data: bytes) -> "Decoded":
     # Likewise.
     from dradriver.api.node_config import Decoded, decode  # noqa: PLC0415
     from dradriver.api.problems import Problem  # noqa: PLC0415
-    from dradriver.nodeconfig.text import TextError, parse  # noqa: PLC0415
+    from dradriver.api.text import TextError, parse  # noqa: PLC0415
 
     try:
         text = parse(data)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dradriver.api.problems import show_path
-from dradriver.nodeconfig.text import TextError, parse
+from dradriver.api.text import TextError, parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from dradriver.api import PROFILE_NAME
 from dradriver.api.node_config import API_VERSION, HIGHEST_INDEX, KIND, MOST_RULES, NO_NAME, is_name
 from dradriver.api.problems import Problem, Step, show_path, show_value
-from dradriver.nodeconfig.text import TextError, parse
+from dradriver.api.text import TextError, parse
 
 VERSION: Final = "v1"
 

@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.nodeconfig import text
-from dradriver.nodeconfig.text import TextError, parse
+from dradriver.api import text
+from dradriver.api.text import TextError, parse
 
 
 @pytest.fixture(params=[yaml.SafeLoader, yaml.CSafeLoader], ids=["python", "c"], autouse=True)
