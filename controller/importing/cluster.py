@@ -1,0 +1,356 @@
+"""What a plan has to know of a cluster: nodes, who asks for GPUs, who limits them, whose classes carry their names.
+
+Made of plain Kubernetes objects; of each only what matters is kept, and what is not as it should be counts as absent:
+it is the API server's business to keep objects well formed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from controller.importing.names import DOMAIN
+from dradriver.api.problems import show_value
+
+Object: TypeAlias = Mapping[str, Any]
+
+_PREFIX: Final = f"{DOMAIN}/"
+_MIRROR: Final = "kubernetes.io/config.mirror"
+_OVER: Final = frozenset({"Succeeded", "Failed"})
+_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+_COUNTED_CLAIMS: Final = "count/resourceclaims.resource.k8s.io"
+KAI_QUEUE: Final = "KAI Queue"
+"""Kind of a limit that is a queue of KAI's."""
+_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
+    "Pod": (),
+    "Deployment": ("spec", "template"),
+    "StatefulSet": ("spec", "template"),
+    "DaemonSet": ("spec", "template"),
+    "ReplicaSet": ("spec", "template"),
+    "Job": ("spec", "template"),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+}
+"""Where the pod is in an object of that kind."""
+
+
+class ClusterError(ValueError):
+    """Data that is no Kubernetes object; the message says what it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node.
+
+    Attributes:
+        name: the node's.
+        labels: all of them.
+        resources: how many of each extended resource of our domain it allocates; none of which it has 0, since names
+            of layouts that are gone stay with 0.
+    """
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """A pod, or what makes pods of a template, that has to do with GPUs.
+
+    Attributes:
+        name: kind, namespace and name, for people.
+        node: on which it runs, "" where that is not known.
+        requests: per extended resource of our domain the most that one container asks for.
+        total: the same for all containers together, without those for the start.
+        initial: resources that containers for the start ask for.
+        priority: of the pod.
+        class_name: of its runtime class.
+        visible: what a container's variable NVIDIA_VISIBLE_DEVICES is set to, "" where it is not.
+        labels: labels of our domain by which it chooses nodes.
+        scheduler: who places it.
+        bound: whether it comes with its node, so that no scheduler sees it.
+    """
+
+    name: str
+    node: str = ""
+    requests: Mapping[str, int] = field(default_factory=dict)
+    total: Mapping[str, int] = field(default_factory=dict)
+    initial: tuple[str, ...] = ()
+    priority: int = 0
+    class_name: str = ""
+    visible: str = ""
+    labels: tuple[str, ...] = ()
+    scheduler: str = "default-scheduler"
+    bound: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A ResourceQuota, or a queue, that limits extended resources of our domain.
+
+    Attributes:
+        kind: of the object.
+        namespace: "" for one of the cluster.
+        name: the object's.
+        hard: extended resource to what is allowed, as it is written.
+        scoped: whether it counts some pods only.
+        keys: all that it limits, under the names that it uses.
+    """
+
+    kind: str
+    namespace: str = ""
+    name: str
+    hard: Mapping[str, str] = field(default_factory=dict)
+    scoped: bool = False
+    keys: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind} {'/'.join(filter(None, (self.namespace, self.name)))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """All of it.
+
+    Attributes:
+        nodes: by name.
+        users: of GPUs.
+        limits: of them.
+        classes: extended resource to the names of the DeviceClasses that carry it.
+        topologies: Kueue's topologies, by name.
+        claim_quotas: quotas that count claims as objects.
+    """
+
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    users: tuple[User, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    topologies: tuple[str, ...] = ()
+    claim_quotas: tuple[Limit, ...] = ()
+
+    def using(self, *resources: str) -> tuple[str, ...]:
+        """Name those who ask for one of these resources."""
+        return tuple(user.name for user in self.users if user.requests.keys() & set(resources))
+
+    def limiting(self, *resources: str) -> tuple[str, ...]:
+        """Name what limits one of these resources."""
+        return tuple(str(limit) for limit in self.limits if limit.hard.keys() & set(resources))
+
+
+def read_cluster(objects: Iterable[object]) -> Cluster:
+    """Take from objects what matters; lists among them are opened.
+
+    Raises:
+        ClusterError: something has no kind.
+    """
+    found = list(_opened(objects))
+    nodes = [_node(one) for one in found if one["kind"] == "Node"]
+    limits = [limit for one in found if (limit := _limit(one)) is not None]
+    classes: dict[str, tuple[str, ...]] = {}
+    for one in found:
+        name = _text(_map(one.get("spec")).get("extendedResourceName"))
+        if one["kind"] == "DeviceClass" and name:
+            classes[name] = (*classes.get(name, ()), _meta(one, "name"))
+    return Cluster(
+        nodes={node.name: node for node in nodes},
+        users=tuple(user for one in found if (user := _user(one)) is not None),
+        limits=tuple(limit for limit in limits if limit.hard or limit.kind == KAI_QUEUE),
+        classes=classes,
+        topologies=tuple(_meta(one, "name") for one in found if one["kind"] == "Topology"),
+        claim_quotas=tuple(limit for limit in limits if _COUNTED_CLAIMS in limit.keys),
+    )
+
+
+def _opened(objects: Iterable[object]) -> Iterator[Object]:
+    for one in objects:
+        if not isinstance(one, dict) or not isinstance(one.get("kind"), str):
+            raise ClusterError(f"{show_value(one)} has no `kind`: it is no Kubernetes object")
+        if one["kind"].endswith("List") and isinstance(one.get("items"), list):
+            # The items of a typed list have no kind of their own where a client has decoded them.
+            kind = one["kind"].removesuffix("List")
+            items = ({"kind": kind, **item} if kind and isinstance(item, dict) else item for item in one["items"])
+            yield from _opened(items)
+        else:
+            yield one
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+def _node(one: Object) -> Node:
+    status = _map(one.get("status"))
+    # While the device plugin is away, the node allocates 0 and its capacity still tells what there is.
+    told = {**_map(status.get("capacity")), **_positive(status.get("allocatable"))}
+    return Node(
+        name=_meta(one, "name"), labels=_texts(_map(one.get("metadata")).get("labels")), resources=_positive(told)
+    )
+
+
+def _positive(resources: object) -> dict[str, int]:
+    return {name: count for name, count in _counts(resources).items() if count > 0}
+
+
+def _counts(resources: object) -> dict[str, int]:
+    given = ((name, _count(value)) for name, value in _map(resources).items())
+    return {name: count for name, count in given if name.startswith(_PREFIX) and count is not None}
+
+
+def _count(value: object) -> int | None:
+    """Read a quantity of things that cannot be divided."""
+    text = str(value)
+    if text.endswith("k") and text[:-1].isascii() and text[:-1].isdigit():
+        return _count(text[:-1] + "000")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
+
+
+_MOST_DIGITS: Final = 18
+
+# --- users ----------------------------------------------------------------------------------------
+
+
+def _user(one: Object) -> User | None:
+    if one["kind"] not in _TEMPLATES or _map(one.get("status")).get("phase") in _OVER or _is_made(one):
+        return None
+    pod = _map(_walk(one, _TEMPLATES[one["kind"]]))
+    spec = _map(pod.get("spec"))
+    first, later = _containers(spec.get("initContainers")), _containers(spec.get("containers"))
+    asked = [_counts(_map(_map(container.get("resources")).get("limits"))) for container in (*first, *later)]
+    user = User(
+        name=f"{one['kind']} {_meta(one, 'namespace') or 'default'}/{_meta(one, 'name')}",
+        node=_text(spec.get("nodeName")),
+        requests=_most(asked),
+        total=_sum(asked[len(first) :]),
+        initial=tuple(sorted({name for counts in asked[: len(first)] for name in counts})),
+        priority=spec["priority"] if isinstance(spec.get("priority"), int) else 0,
+        class_name=_text(spec.get("runtimeClassName")),
+        visible=_visible((*first, *later)),
+        labels=tuple(sorted(set(_node_labels(spec)))),
+        scheduler=_text(spec.get("schedulerName")) or "default-scheduler",
+        bound=_MIRROR in _map(_map(pod.get("metadata")).get("annotations")) or _has_node(one, spec),
+    )
+    return user if user.requests or user.visible or user.labels else None
+
+
+def _is_made(one: Object) -> bool:
+    """Tell whether a ReplicaSet or Job is one that a Deployment or CronJob has made, which speaks for it."""
+    return one["kind"] in ("ReplicaSet", "Job") and bool(_list(_map(one.get("metadata")).get("ownerReferences")))
+
+
+def _has_node(one: Object, spec: Object) -> bool:
+    return one["kind"] != "Pod" and bool(_text(spec.get("nodeName")))
+
+
+def _most(asked: list[dict[str, int]]) -> dict[str, int]:
+    return {name: max(one.get(name, 0) for one in asked) for counts in asked for name in counts}
+
+
+def _sum(asked: list[dict[str, int]]) -> dict[str, int]:
+    return {name: sum(one.get(name, 0) for one in asked) for counts in asked for name in counts}
+
+
+def _visible(containers: Iterable[Object]) -> str:
+    variables = (_map(one) for container in containers for one in _list(container.get("env")))
+    return next((_text(one.get("value")) for one in variables if one.get("name") == _VISIBLE and one.get("value")), "")
+
+
+def _node_labels(spec: Object) -> Iterator[str]:
+    """Find the labels of our domain by which a pod chooses nodes, and those by which it is spread."""
+    yield from (name for name in _map(spec.get("nodeSelector")) if name.startswith(_PREFIX))
+    affinity = _map(_map(spec.get("affinity")).get("nodeAffinity"))
+    required = _map(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+    terms = [
+        *_list(required.get("nodeSelectorTerms")),
+        *(
+            _map(one).get("preference")
+            for one in _list(affinity.get("preferredDuringSchedulingIgnoredDuringExecution"))
+        ),
+    ]
+    for expression in (one for term in terms for one in _list(_map(term).get("matchExpressions"))):
+        if _text(_map(expression).get("key")).startswith(_PREFIX):
+            yield _text(_map(expression).get("key"))
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def _limit(one: Object) -> Limit | None:
+    reader = _LIMITS.get(one["kind"])
+    if reader is None:
+        return None
+    spec = _map(one.get("spec"))
+    written = reader(spec)
+    hard = {name: text for name, text in written.items() if name.startswith(_PREFIX)}
+    scoped = bool(spec.get("scopes") or spec.get("scopeSelector"))
+    return Limit(
+        # Volcano's and KAI's queues are both of kind Queue; KAI's counts GPUs without naming a resource.
+        kind=KAI_QUEUE if _is_kai(one) else one["kind"],
+        namespace=_meta(one, "namespace"),
+        name=_meta(one, "name"),
+        hard=hard,
+        scoped=scoped,
+        keys=tuple(written),
+    )
+
+
+def _is_kai(one: Object) -> bool:
+    return one["kind"] == "Queue" and _text(one.get("apiVersion")).startswith("scheduling.run.ai/")
+
+
+def _quota(spec: Object) -> dict[str, str]:
+    hard = ((name.removeprefix("requests."), value) for name, value in _map(spec.get("hard")).items())
+    return {name: str(value) for name, value in hard}
+
+
+def _cluster_queue(spec: Object) -> dict[str, str]:
+    flavors = (_map(one) for group in _list(spec.get("resourceGroups")) for one in _list(_map(group).get("flavors")))
+    resources = (_map(one) for flavor in flavors for one in _list(flavor.get("resources")))
+    return {_text(one.get("name")): str(one.get("nominalQuota")) for one in resources}
+
+
+def _queue(spec: Object) -> dict[str, str]:
+    return {name: str(value) for name, value in _map(spec.get("capability")).items()}
+
+
+def _limit_range(spec: Object) -> dict[str, str]:
+    ranges = (_map(_map(one).get("max")) for one in _list(spec.get("limits")))
+    return {name: str(value) for one in ranges for name, value in one.items()}
+
+
+_LIMITS: Final = {
+    "ResourceQuota": _quota,
+    "ClusterQueue": _cluster_queue,
+    "Queue": _queue,
+    "LimitRange": _limit_range,
+}
+
+# --- plain data -----------------------------------------------------------------------------------
+
+
+def _map(value: object) -> dict[str, Any]:
+    return {str(key): one for key, one in value.items()} if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {key: one for key, one in _map(value).items() if isinstance(one, str)}
+
+
+def _containers(value: object) -> list[dict[str, Any]]:
+    return [_map(one) for one in _list(value)]
+
+
+def _walk(one: Object, path: tuple[str, ...]) -> object:
+    value: object = one
+    for step in path:
+        value = _map(value).get(step)
+    return value
+
+
+def _meta(one: Object, name: str) -> str:
+    return _text(_map(one.get("metadata")).get(name))

@@ -1,0 +1,300 @@
+"""What is otherwise for every pod once its node has moved, whatever the configuration was.
+
+Sources: KEP-5004 and its issues for what extended resources behind DeviceClasses do not do; the device plugin's source
+for what it does. Only what touches somebody is told where a cluster was looked at.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from controller.importing import names
+from controller.importing.assigned import gpu_nodes
+from controller.importing.cluster import Cluster, User
+from controller.importing.gaps import Gap, Weight
+
+MOST_DEVICES: Final = 32
+"""Of one claim, and so of all containers of a pod together."""
+
+_DEFAULT_SCHEDULER: Final = "default-scheduler"
+_CONTROL_LABELS: Final = ("nvidia.com/device-plugin.config", "nvidia.com/mig.config", "nvidia.com/gpu.deploy.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What the rules look at.
+
+    Attributes:
+        cluster: who asks.
+        bridged: names that get a bridge.
+        env: environment of the device plugin's container.
+    """
+
+    cluster: Cluster
+    bridged: frozenset[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def known(self) -> bool:
+        """Whether a cluster was looked at; else everything is told, of nobody in particular."""
+        return bool(self.cluster.nodes or self.cluster.users or self.cluster.limits)
+
+    @property
+    def askers(self) -> list[User]:
+        """Who asks for something that gets a bridge."""
+        return [user for user in self.cluster.users if user.requests.keys() & self.bridged]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of nodes with GPUs."""
+        return tuple(node.name for node in gpu_nodes(self.cluster))
+
+    def about(self, users: list[User], **said: Any) -> Iterator[Gap]:
+        """Tell it where it touches somebody, or where nobody was looked at."""
+        if users or not self.known:
+            yield Gap(users=tuple(user.name for user in users), **said)
+
+
+def gaps(world: World) -> Iterator[Gap]:
+    """Tell all of it."""
+    for rule in _RULES:
+        yield from rule(world)
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def _unserved(world: World) -> Iterator[Gap]:
+    asked: dict[str, list[str]] = {}
+    for user in world.cluster.users:
+        for name in user.requests.keys() - world.bridged:
+            asked.setdefault(name, []).append(user.name)
+    for name, users in sorted(asked.items()):
+        yield Gap(
+            what=f"nothing serves {name} after the move",
+            why="no configuration that a node has makes this name"
+            if names.is_ours(name)
+            else "it is no name of NVIDIA's device plugin",
+            todo="correct the pods, add a bridge by hand, or see who serves it today",
+            weight=Weight.BREAKS,
+            users=tuple(users),
+            limits=world.cluster.limiting(name),
+        )
+
+
+def _foreign(world: World) -> Iterator[Gap]:
+    found: dict[str, list[str]] = {}
+    for node in world.cluster.nodes.values():
+        for name in node.resources.keys() - world.bridged:
+            found.setdefault(name, []).append(node.name)
+    for name, nodes in sorted(found.items()):
+        yield Gap(
+            what=f"{name}, which nodes allocate today, gets no bridge",
+            why="it is not what their configuration makes: another plugin serves it, the plugin has other flags than "
+            "were "
+            "given, or it was not restarted since",
+            todo="find out which, and plan again with the plugin's environment (--env)",
+            weight=Weight.BREAKS,
+            nodes=tuple(nodes),
+            users=world.cluster.using(name),
+            limits=world.cluster.limiting(name),
+        )
+
+
+# --- scheduling -----------------------------------------------------------------------------------
+
+
+def _preemption(world: World) -> Iterator[Gap]:
+    yield from world.about(
+        [user for user in world.askers if user.priority > 0],
+        what="a pod of higher priority does not push others off their GPUs; it waits until one is free",
+        why="the scheduler does not preempt pods to free devices of claims (Kubernetes 1.36, 1.37)",
+        todo="keep GPUs free for such pods by quotas, or queue pods before they reach the scheduler",
+    )
+
+
+def _closeness(world: World) -> Iterator[Gap]:
+    yield from world.about(
+        [user for user in world.askers if any(count > 1 for count in user.total.values())],
+        what="several GPUs of a pod are the first free ones, not those that lie closest together",
+        why="the scheduler goes by the order of slices; what the device plugin prefers (NVLink, PCIe) has no "
+        "counterpart "
+        "for extended resources",
+        todo="let such pods use a ResourceClaim with matchAttribute resource.kubernetes.io/pcieRoot or numaNode",
+    )
+
+
+def _numa(world: World) -> Iterator[Gap]:
+    yield from world.about(
+        world.askers,
+        what="the kubelet's TopologyManager does not align CPUs and memory with the GPU",
+        why="it hears of devices from device plugins only",
+        todo="where its policy is not `none`, use a ResourceClaim with resource.kubernetes.io/numaNode and a CPU "
+        "driver",
+    )
+
+
+def _initial(world: World) -> Iterator[Gap]:
+    yield from world.about(
+        [user for user in world.askers if set(user.initial) & world.bridged],
+        what="an init container may see more GPUs than it asked for",
+        why="it shares the requests of the pod's containers, and sees all devices of each request that it shares",
+        todo="see that it does not count what it finds",
+    )
+
+
+def _many(world: World) -> Iterator[Gap]:
+    many = [user for user in world.askers if sum(user.total.get(name, 0) for name in world.bridged) > MOST_DEVICES]
+    if many:
+        yield Gap(
+            what=f"a pod that asks for more than {MOST_DEVICES} devices is not scheduled",
+            why="all extended resources of a pod are in one claim, which has room for no more",
+            todo="split the pod",
+            weight=Weight.BREAKS,
+            users=tuple(user.name for user in many),
+        )
+
+
+def _bound(world: World) -> Iterator[Gap]:
+    bound = [user for user in world.askers if user.bound]
+    if bound:
+        yield Gap(
+            what="pods that come with their node, static ones among them, get no GPU",
+            why="the scheduler makes the claim, and it does not see them",
+            todo="let the scheduler place them: a nodeSelector instead of nodeName, a DaemonSet instead of a static "
+            "pod",
+            weight=Weight.BREAKS,
+            users=tuple(user.name for user in bound),
+        )
+
+
+def _schedulers(world: World) -> Iterator[Gap]:
+    for name in sorted({user.scheduler for user in world.askers} - {_DEFAULT_SCHEDULER}):
+        yield Gap(
+            what=f"pods are placed by {name}, which must know extended resources behind DeviceClasses, too",
+            why="it makes the pod's claim, as the default scheduler does from Kubernetes 1.35 on",
+            todo="see its version and what is said of queues",
+            users=tuple(user.name for user in world.askers if user.scheduler == name),
+        )
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+def _taints(world: World) -> Iterator[Gap]:
+    yield from world.about(
+        world.askers,
+        what="a sick GPU takes no new pods and does not evict those that asked for it by its extended resource",
+        why="the eviction by device taints looks at spec.resourceClaims only, which such pods do not have (Kubernetes "
+        "1.37)",
+        todo="watch the taints; the device plugin does not evict pods either",
+        weight=Weight.NOTE,
+    )
+
+
+def _terminating(world: World) -> Iterator[Gap]:
+    yield from world.about(
+        world.askers,
+        what="a pod can wait in Terminating while this driver is away from its node",
+        why="the kubelet waits until the driver has given the devices back; device plugins are not asked",
+        todo="look after the driver's DaemonSet first when pods do not end",
+    )
+
+
+def _visible(world: World) -> Iterator[Gap]:
+    loud = [user for user in world.cluster.users if user.visible not in ("", "void", "none")]
+    if loud:
+        yield Gap(
+            what="a NVIDIA_VISIBLE_DEVICES that the pod sets itself has no effect in containers with a device of a "
+            "claim",
+            why="this driver sets it to `void`, so that no runtime adds other GPUs",
+            todo="take it out; a pod that sets it without asking for a GPU uses one behind everybody's back: see to it "
+            "before its node moves, or the GPU has two users",
+            users=tuple(user.name for user in loud),
+        )
+
+
+def _runtime_class(world: World) -> Iterator[Gap]:
+    special = [user for user in world.askers if user.class_name]
+    if special:
+        yield Gap(
+            what="the runtime class for GPUs is not needed any more",
+            why="devices come through CDI, which every handler of containerd and CRI-O applies",
+            todo="keep the class or take it out; do not delete the RuntimeClass while pods name it",
+            weight=Weight.NOTE,
+            users=tuple(user.name for user in special),
+        )
+
+
+# --- who looks on ---------------------------------------------------------------------------------
+
+
+def _node_status(world: World) -> Iterator[Gap]:
+    yield Gap(
+        what="a node's capacity and allocatable tell no GPUs: 0 where a device plugin was, nothing elsewhere",
+        why="what DRA offers stands in ResourceSlices, not in the node's status",
+        todo="see to dashboards, billing, autoscalers and operators that read it; a Cluster Autoscaler may take such "
+        "a node with a GPU label for one that never gets ready, and Karpenter does not start nodes for such pods",
+        nodes=world.nodes,
+    )
+
+
+def _labels(world: World) -> Iterator[Gap]:
+    selecting = [user for user in world.cluster.users if any(not _is_control(label) for label in user.labels)]
+    chosen = sorted({label for user in selecting for label in user.labels if not _is_control(label)})
+    listed = f": {', '.join(chosen)}" if chosen else ""
+    yield from world.about(
+        selecting,
+        what=f"labels of nodes by which pods choose are kept by GPU feature discovery alone{listed}",
+        why="they are not this driver's; where feature discovery goes with the device plugin they vanish or grow "
+        "stale, and "
+        "gpu.replicas, gpu.sharing-strategy and the suffixes of gpu.product tell of the device plugin's sharing",
+        todo="keep GPU feature discovery on the nodes, or let pods choose by attributes of devices in a claim",
+    )
+
+
+def _is_control(label: str) -> bool:
+    return label.startswith(_CONTROL_LABELS)
+
+
+def _health(world: World) -> Iterator[Gap]:
+    yield Gap(
+        what="what makes a GPU sick, and for how long, is decided otherwise",
+        why="the device plugin keeps a GPU out until it is restarted, for any Xid that it does not ignore (13, 31, "
+        "43, 45, "
+        "68, 109); this driver goes by a table, tells by taints, and lets a GPU come back",
+        todo="see docs/health.md; a health policy says otherwise where you want it",
+        weight=Weight.NOTE,
+        nodes=world.nodes,
+    )
+
+
+def _health_flags(world: World) -> Iterator[Gap]:
+    told = {name: world.env.get(name, "") for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")}
+    for name, text in told.items():
+        if text:
+            yield Gap(
+                what=f"{name}={text} has no counterpart",
+                why="what Xids mean is said in a health policy of the node configuration",
+                todo="write one: `ignore` for what was disabled, `noSchedule` for what was enabled",
+                place=f"${name}",
+                nodes=world.nodes,
+            )
+
+
+def _cdi_flags(world: World) -> Iterator[Gap]:
+    for name in ("CDI_FEATURE_FLAGS", "CDI_DISABLE_HOOKS", "KUBELET_SOCKET"):
+        if world.env.get(name):
+            yield Gap(
+                what=f"{name} has no counterpart",
+                why="it changes how the device plugin works inside",
+                todo="nothing, or compare what containers see",
+                weight=Weight.NOTE,
+                place=f"${name}",
+            )
+
+
+_RULES: Final[tuple[Callable[[World], Iterator[Gap]], ...]] = (
+    _unserved, _foreign, _preemption, _closeness, _numa, _initial, _many, _bound, _schedulers, _taints, _terminating,
+    _visible, _runtime_class, _node_status, _labels, _health, _health_flags, _cdi_flags,
+)  # fmt: skip
