@@ -178,7 +178,8 @@ def _volcano(resources: Sequence[str], cluster: Cluster) -> Mapping[str, Any]:
         for limit in cluster.limits
         if limit.kind == "Queue"
     }
-    return {"arguments": arguments, "capabilities": {name: keys for name, keys in queues.items() if keys}}
+    capabilities = {name: keys for name, keys in queues.items() if keys}
+    return {"arguments": arguments} | ({"capabilities": capabilities} if capabilities else {})
 
 
 def _kai() -> Mapping[str, Any]:

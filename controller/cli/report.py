@@ -1,0 +1,137 @@
+"""A plan as text: a stream of manifests that kubectl takes, with remarks; or tables."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from controller.cli.printing import WIDTH, aligned, as_yaml, plain, remark, some
+from controller.importing import Gap, Plan
+
+NODE_CONFIG_MAP: Final = "dradriver-node-config"
+NODE_CONFIG_NAMESPACE: Final = "dradriver"
+NODE_CONFIG_KEY: Final = "nodes.yaml"
+
+_LABEL: Final = "dradriver.dev/config"
+
+
+def manifests(plan: Plan) -> Iterator[Mapping[str, Any]]:
+    """Give the objects that the plan wants: bridges, node configurations, quotas."""
+    yield from plan.bridges
+    if plan.node_configs["configs"]:
+        yield {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": NODE_CONFIG_MAP, "namespace": NODE_CONFIG_NAMESPACE},
+            "data": {NODE_CONFIG_KEY: as_yaml(plan.node_configs)},
+        }
+    yield from plan.limits.quotas
+
+
+def to_yaml(plan: Plan, *, source: str) -> str:
+    """Write it as manifests for `kubectl apply -f -`; everything else is in comments."""
+    head = remark(f"Made of {source} by `kubectl dra plan`. Nothing has been changed in the cluster.")
+    sections = [head, _gap_remarks(plan.gaps), _label_remarks(plan)]
+    sections += [f"---\n{as_yaml(one)}" for one in manifests(plan)]
+    sections += _snippets(plan)
+    return "".join(sections)
+
+
+def _gap_remarks(gaps: Sequence[Gap]) -> str:
+    lines = ["", f"What will not be as it was ({len(gaps)}):"]
+    for gap in gaps:
+        lines += ["", *_told(gap)]
+    return remark("\n".join(lines))
+
+
+def _label_remarks(plan: Plan) -> str:
+    commands = list(_label_commands(plan))
+    return remark("\n".join(["", "Labels of nodes:", *commands])) if commands else ""
+
+
+def _label_commands(plan: Plan) -> Iterator[str]:
+    for node, wanted in plan.nodes.items():
+        if wanted.label:
+            yield f"kubectl label node {node} {_LABEL}={wanted.label}"
+
+
+def _snippets(plan: Plan) -> Iterator[str]:
+    """Settings that belong into files and namespaces of others."""
+    parts = [
+        ("Kueue: into its Configuration (controller_manager_config.yaml), then restart it", [plan.limits.kueue]),
+        ("Volcano: arguments of the scheduler's plugins, and capabilities of queues", [plan.limits.volcano]),
+        ("KAI: into the ClusterRole of its scheduler and binder", [plan.limits.kai]),
+        ("At most one share for each container: into each namespace", list(plan.limits.ranges)),
+    ]
+    for title, documents in parts:
+        texts = [as_yaml(one) for one in documents if one]
+        if texts:
+            yield "\n" + remark("\n".join([f"{title}:", *"---\n".join(texts).rstrip().split("\n")]))
+
+
+def to_tables(plan: Plan) -> str:
+    """Write it for people."""
+    parts = [_bridges(plan), _configs(plan), _nodes(plan), _quotas(plan), _gaps(plan.gaps)]
+    return "\n".join(part for part in parts if part)
+
+
+def _bridges(plan: Plan) -> str:
+    rows: list[tuple[str, ...]] = [("BRIDGE", "RESOURCE", "MODE", "DEVICES")]
+    for one in plan.bridges:
+        spec = one["spec"]
+        select = ", ".join(f"{name}: {value}" for name, value in spec["select"].items())
+        rows.append((one["metadata"]["name"], spec["resourceName"], spec["mode"], select))
+    return _table(rows)
+
+
+def _configs(plan: Plan) -> str:
+    rows: list[tuple[str, ...]] = [("NODE CONFIGURATION", "MIG", "ORDER")]
+    for name, config in plan.node_configs["configs"].items():
+        rows.append((name, config["gpus"][0]["mig"], config.get("order", "-")))
+    return _table(rows)
+
+
+def _nodes(plan: Plan) -> str:
+    rows: list[tuple[str, ...]] = [("NODE", "DEVICE PLUGIN CONFIGURATION", f"LABEL {_LABEL}")]
+    rows += [(name, one.config or "none", one.label or "-") for name, one in plan.nodes.items()]
+    return _table(rows)
+
+
+def _quotas(plan: Plan) -> str:
+    rows: list[tuple[str, ...]] = [("QUOTA TO ADD", "NAMESPACE", "HARD")]
+    for one in plan.limits.quotas:
+        hard = ", ".join(f"{name}={value}" for name, value in one["spec"]["hard"].items())
+        rows.append((one["metadata"]["name"], one["metadata"]["namespace"], hard))
+    return _table(rows)
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    return aligned([[plain(cell) for cell in row] for row in rows]) if len(rows) > 1 else ""
+
+
+def _gaps(gaps: Sequence[Gap]) -> str:
+    lines = [f"WHAT WILL NOT BE AS IT WAS ({len(gaps)})"]
+    for gap in gaps:
+        lines += ["", *map(plain, _told(gap))]
+    return "\n".join(lines) + "\n"
+
+
+def _told(gap: Gap) -> Iterator[str]:
+    yield from _wrapped(f"[{gap.weight.value}] ", gap.what)
+    yield from _wrapped("    why:     ", gap.why)
+    yield from _wrapped("    to do:   ", gap.todo)
+    touched = {
+        "from": (gap.place,) if gap.place else (),
+        "config": gap.configs,
+        "nodes": gap.nodes,
+        "pods": gap.users,
+        "limits": gap.limits,
+    }
+    for word, names in touched.items():
+        if names:
+            yield from _wrapped(f"    {word + ':':<9}", some(names))
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH - 2, initial_indent=head, subsequent_indent=" " * (4 if head[0] == "[" else len(head))
+    ) or [head]
