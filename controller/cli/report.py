@@ -56,7 +56,7 @@ def _label_commands(plan: Plan) -> Iterator[str]:
 
 def _snippets(plan: Plan) -> Iterator[str]:
     """Settings that belong into files and namespaces of others."""
-    parts = [
+    parts: list[tuple[str, Sequence[Mapping[str, Any]]]] = [
         ("Kueue: into its Configuration (controller_manager_config.yaml), then restart it", [plan.limits.kueue]),
         ("Volcano: arguments of the scheduler's plugins, and capabilities of queues", [plan.limits.volcano]),
         ("KAI: into the ClusterRole of its scheduler and binder", [plan.limits.kai]),

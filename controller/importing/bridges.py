@@ -242,9 +242,10 @@ def _sharing(same: list[Offer], world: _World) -> tuple[dict[str, Any], list[Gap
     mine = {offer.strategy for offer in same}
     others = [offer for offer in world.offers if offer.base == same[0].base and offer.resource != same[0].resource]
     foreign = {offer.strategy for offer in others}
-    if not foreign:
+    renamed = same[0].resource != same[0].base
+    if not foreign and not renamed:
         return {}, []
-    own = sorted(mine - foreign) or ["none" if same[0].resource == same[0].base else min(mine)]
+    own = sorted(mine - foreign) or [min(mine) if renamed else "none"]
     told = [_mistaken(same, others, mine & foreign, world.cluster)] if mine & foreign else []
     if len(own) == 1:
         return {"sharing": own[0]}, told

@@ -172,9 +172,10 @@ def _replicas(case: Case) -> Iterator[Gap]:
             place=f"{_field(case)}.resources",
             what=f"{offer.resource} will have one pod for each device instead of {offer.replicas}"
             if offer.resource == offer.base
-            else f"{offer.resource} will have no devices, while today each has {offer.replicas} shares; {offer.base} "
-            "gets them",
-            why="node configurations of this driver have no field `sharing` yet: each device goes to one claim",
+            else f"{offer.resource} will have no devices, while today each has {offer.replicas} shares",
+            why="node configurations of this driver have no field `sharing` yet: each device goes to one claim, and "
+            "counts "
+            f"as {offer.base}, not shared",
             todo="keep these nodes on the device plugin until this driver shares devices, or share one claim between "
             "pods",
         )
