@@ -15,6 +15,7 @@ Object: TypeAlias = Mapping[str, Any]
 
 _PREFIX: Final = f"{DOMAIN}/"
 _MIRROR: Final = "kubernetes.io/config.mirror"
+_DEEPEST: Final = 10
 _OVER: Final = frozenset({"Succeeded", "Failed"})
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 _COUNTED_CLAIMS: Final = "count/resourceclaims.resource.k8s.io"
@@ -160,7 +161,9 @@ def read_cluster(objects: Iterable[object]) -> Cluster:
     )
 
 
-def _opened(objects: Iterable[object]) -> Iterator[Object]:
+def _opened(objects: Iterable[object], depth: int = 0) -> Iterator[Object]:
+    if depth > _DEEPEST:
+        raise ClusterError(f"lists lie more than {_DEEPEST} deep in one another: they are no Kubernetes objects")
     for one in objects:
         if not isinstance(one, dict) or not isinstance(one.get("kind"), str):
             raise ClusterError(f"{show_value(one)} has no `kind`: it is no Kubernetes object")
@@ -168,7 +171,7 @@ def _opened(objects: Iterable[object]) -> Iterator[Object]:
             # The items of a typed list have no kind of their own where a client has decoded them.
             kind = one["kind"].removesuffix("List")
             items = ({"kind": kind, **item} if kind and isinstance(item, dict) else item for item in one["items"])
-            yield from _opened(items)
+            yield from _opened(items, depth + 1)
         else:
             yield one
 

@@ -60,7 +60,7 @@ def put_into(document: dict[str, Any], env: Mapping[str, str]) -> list[Problem]:
 
 def _put_truth(document: dict[str, Any], path: tuple[str, ...], name: str, text: str) -> list[Problem]:
     if text not in _TRUE | _FALSE:
-        return [Problem(path=(f"${name}",), text=f"is {show_value(text)}; must be true or false")]
+        return [Problem(text=f"the variable {name} is {show_value(text)}; must be true or false")]
     _put(document, path, text in _TRUE)
     return []
 
