@@ -17,7 +17,8 @@ MOST_DEVICES: Final = 32
 """Of one claim, and so of all containers of a pod together."""
 
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
-_CONTROL_LABELS: Final = ("nvidia.com/device-plugin.config", "nvidia.com/mig.config", "nvidia.com/gpu.deploy.")
+_OPERAND_LABELS: Final = "nvidia.com/gpu.deploy."
+_CONTROL_LABELS: Final = ("nvidia.com/device-plugin.config", "nvidia.com/mig.config", _OPERAND_LABELS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +203,7 @@ def _terminating(world: World) -> Iterator[Gap]:
 
 
 def _visible(world: World) -> Iterator[Gap]:
-    loud = [user for user in world.cluster.users if user.visible not in ("", "void", "none")]
+    loud = [one for one in world.cluster.users if one.visible not in ("", "void", "none") and not _is_operand(one)]
     if loud:
         yield Gap(
             what="a NVIDIA_VISIBLE_DEVICES that the pod sets itself has no effect in containers with a device of a "
@@ -212,6 +213,11 @@ def _visible(world: World) -> Iterator[Gap]:
             "before its node moves, or the GPU has two users",
             users=tuple(user.name for user in loud),
         )
+
+
+def _is_operand(user: User) -> bool:
+    """Tell whether it is one of the GPU operator's own, which see all GPUs on purpose."""
+    return any(label.startswith(_OPERAND_LABELS) for label in user.labels)
 
 
 def _runtime_class(world: World) -> Iterator[Gap]:

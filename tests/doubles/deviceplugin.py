@@ -61,3 +61,30 @@ def gap(made: Plan, part: str):
     """Give the one gap with that in it."""
     (found,) = [one for one in made.gaps if part in one.what]
     return found
+
+
+def daemon_set(
+    name="nvidia-device-plugin-daemonset",
+    *,
+    container="nvidia-device-plugin",
+    image="nvcr.io/nvidia/k8s-device-plugin:v0.20.0",
+    env=None,
+    car=None,
+    args=(),
+    mounts=(),
+):
+    """A DaemonSet of the device plugin as the GPU operator makes it; with a side-car where `car` is its environment."""
+    folder = {"name": "available-configs", "mountPath": "/available-configs"}
+    plugin = {"name": container, "image": image, "args": list(args), "env": _env(env), "volumeMounts": list(mounts)}
+    containers = [plugin]
+    if car is not None:
+        variables = _env({"CONFIG_FILE_SRCDIR": "/available-configs", **car})
+        containers.append({"name": "config-manager", "image": image, "env": variables, "volumeMounts": [folder]})
+    volumes = [{"name": "sockets", "hostPath": {}}, {"name": "available-configs", "configMap": {"name": "configs"}}]
+    spec = {"template": {"spec": {"containers": containers, "volumes": volumes}}}
+    meta = {"name": name, "namespace": "gpu-operator"}
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": spec}
+
+
+def _env(variables):
+    return [{"name": name, "value": value} for name, value in (variables or {}).items()]

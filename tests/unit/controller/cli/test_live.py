@@ -1,0 +1,135 @@
+"""`kubectl dra plan --from-cluster`, against an API server's double: it reads, and writes nothing."""
+
+import pytest
+from doubles.apiserver import ApiServer, Fault
+from doubles.deviceplugin import daemon_set, node, pod, quota
+
+from controller.cli import run
+
+
+def config_map(data):
+    return {"kind": "ConfigMap", "metadata": {"name": "configs", "namespace": "gpu-operator"}, "data": data}
+
+
+@pytest.fixture
+def api():
+    with ApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+def planned(api, tmp_path, capsys):
+    def call(*words, status=0):
+        config = str(api.kubeconfig(tmp_path))
+        assert run(["plan", "--from-cluster", "--kubeconfig", config, *words]) == status
+        assert {request.method for request in api.requests} == {"GET"}
+        return capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def filled(api):
+    api.put("daemonsets", daemon_set(env={"MIG_STRATEGY": "mixed"}, car={"DEFAULT_CONFIG": "a"}))
+    data = {"a": "version: v1", "b": "flags: {plugin: {deviceIDStrategy: index}}"}
+    api.put(
+        "configmaps", {"kind": "ConfigMap", "metadata": {"name": "configs", "namespace": "gpu-operator"}, "data": data}
+    )
+    api.put("nodes", node("n1", gpu=1, mig_1g_10gb=7))
+    api.put("nodes", node("n2", config="b", gpu=8))
+    api.put("pods", pod("p", {"nvidia.com/mig-1g.10gb": 1}, nodeName="n1"))
+    api.put("resourcequotas", quota("q", {"requests.nvidia.com/gpu": 8}))
+    return api
+
+
+def test_everything_is_read_from_the_cluster(planned, filled):
+    told = planned()
+    assert told.err == ""
+    for part in (
+        "mig-1g.10gb   nvidia.com/mig-1g.10gb   WhenReady   type: mig, profile: 1g.10gb",
+        "n1     a",
+        "n2     b",
+        "q-claims",
+        "Pod ml/p",
+        "told UUIDs, no indices",
+    ):
+        assert part in told.out
+    assert "no bridge is made" not in told.out
+
+
+def test_words_go_before_what_is_found(planned, filled):
+    out = planned("--env", "MIG_STRATEGY=none", "--default-config", "b").out
+    assert "n1     b" in out
+    assert "nvidia.com/mig-1g.10gb, which nodes allocate today, gets no bridge" in out
+
+
+def test_a_file_goes_before_the_plugins_config_map(planned, filled, tmp_path):
+    file = tmp_path / "dp.yaml"
+    file.write_text("flags: {migStrategy: none}")
+    assert "n1     (file)" in planned("--device-plugin-config", str(file)).out
+
+
+def test_a_plugin_without_a_config_map_has_its_environment(planned, api):
+    api.put("daemonsets", daemon_set(env={"MIG_STRATEGY": "single"}))
+    api.put("nodes", node("n1", gpu=7))
+    assert "nobody checks any more that all MIG instances" in planned().out
+
+
+def test_a_plugin_that_reads_one_entry_has_that_one(planned, api):
+    mounts = [{"name": "available-configs", "mountPath": "/config"}]
+    api.put("daemonsets", daemon_set(env={"CONFIG_FILE": "/config/dp.yaml"}, mounts=mounts))
+    one = {
+        "kind": "ConfigMap",
+        "metadata": {"name": "configs", "namespace": "gpu-operator"},
+        "data": {"dp.yaml": "version: v2"},
+    }
+    api.put("configmaps", one)
+    assert "gpu-operator/configs: version: is 'v2'; allowed: v1" in planned(status=1).err
+    api.put("configmaps", config_map({"other": "x"}))
+    assert (
+        "has no dp.yaml, which the DaemonSet gpu-operator/nvidia-device-plugin-daemonset reads" in planned(status=1).err
+    )
+
+
+def test_no_plugin_and_several_plugins_are_told(planned, api):
+    assert "there is no DaemonSet of NVIDIA's device plugin" in planned(status=1).err
+    api.put("daemonsets", daemon_set("one"))
+    api.put("daemonsets", daemon_set("two"))
+    assert "several device plugins: gpu-operator/one, gpu-operator/two" in planned(status=1).err
+
+
+def test_a_config_map_that_is_not_there_is_told(planned, api):
+    api.put("daemonsets", daemon_set(car={}))
+    assert "the ConfigMap gpu-operator/configs of gpu-operator/nvidia-device-plugin" in planned(status=1).err
+
+
+def test_what_must_not_be_read_is_left_out_and_told(planned, filled):
+    filled.fail(Fault(status=403, reason="Forbidden"), when=lambda request: "resourcequotas" in request.path, times=9)
+    told = planned()
+    assert (
+        "kubectl dra plan: resourcequotas are left out: LIST" in told.err or "resourcequotas are left out" in told.err
+    )
+    assert "q-claims" not in told.out
+
+
+def test_a_kind_that_the_cluster_does_not_have_is_no_trouble(planned, filled):
+    filled.fail(Fault(status=404, reason="NotFound"), when=lambda request: "kueue" in request.path, times=9)
+    assert planned().err == ""
+
+
+def test_without_nodes_there_is_no_plan(planned, filled):
+    filled.fail(Fault(status=403, reason="Forbidden"), when=lambda request: request.path.endswith("/nodes"), times=9)
+    assert "the cluster cannot be read: " in planned(status=1).err
+
+
+def test_a_kubeconfig_that_is_not_there_is_told(tmp_path, capsys):
+    assert run(["plan", "--from-cluster", "--kubeconfig", str(tmp_path / "none")]) == 1
+    assert capsys.readouterr().err.startswith("kubectl dra plan: ")
+
+
+@pytest.mark.parametrize("words", [["plan"], ["plan", "--from-cluster", "--objects", "x"]])
+def test_words_that_do_not_go_together_are_told(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        run(words)
+    assert end.value.code == 2
+    assert "--from-cluster" in capsys.readouterr().err
