@@ -115,7 +115,6 @@ def source_of(client: Client, plugin: Installed) -> Source:
     if not plugin.key:
         return found
     if plugin.key not in found.texts:
-        raise CommandError(
-            f"the ConfigMap {found.name} has no {plugin.key}, which the DaemonSet {plugin} reads; correct one of the two"
-        )
+        told = f"has no {plugin.key}, which the DaemonSet {plugin} reads; correct one of the two"
+        raise CommandError(f"the ConfigMap {found.name} {told}")
     return Source(name=found.name, texts={ONLY: found.texts[plugin.key]})
