@@ -25,7 +25,7 @@ _WHEN_READY: Final = "WhenReady"
 
 _PRODUCT: Final = "nvidia.com/gpu.product"
 _ATTRIBUTES: Final = f"device.attributes['{DRIVER_NAME}']"
-_ANY: Final = f"{_ATTRIBUTES}.?type.orValue('') in ['gpu', 'mig']"
+_ANY: Final = f"has({_ATTRIBUTES}.type) && {_ATTRIBUTES}.type in ['gpu', 'mig']"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +214,8 @@ def _devices(same: list[Offer], world: _World) -> tuple[dict[str, Any], list[Gap
 
 def _cel_of(profiles: set[str]) -> str:
     listed = ", ".join(f"'{profile}'" for profile in sorted(profiles, key=_size))
-    return f"{_ATTRIBUTES}.?type.orValue('') == 'gpu' || {_ATTRIBUTES}.?profile.orValue('') in [{listed}]"
+    whole = f"has({_ATTRIBUTES}.type) && {_ATTRIBUTES}.type == 'gpu'"
+    return f"{whole} || has({_ATTRIBUTES}.profile) && {_ATTRIBUTES}.profile in [{listed}]"
 
 
 def _ambiguous(resource: str, cut: list[Offer], both: set[str], cluster: Cluster) -> Gap:
@@ -249,8 +250,14 @@ def _sharing(same: list[Offer], world: _World) -> tuple[dict[str, Any], list[Gap
     told = [_mistaken(same, others, mine & foreign, world.cluster)] if mine & foreign else []
     if len(own) == 1:
         return {"sharing": own[0]}, told
-    listed = ", ".join(f"'{strategy}'" for strategy in own)
-    return {"cel": f"{_ATTRIBUTES}.?sharing.orValue('none') in [{listed}]"}, told
+    return {"cel": _cel_of_strategies(own)}, told
+
+
+def _cel_of_strategies(strategies: list[str]) -> str:
+    """Say it in CEL; a device without the attribute is not shared."""
+    listed = ", ".join(f"'{strategy}'" for strategy in strategies)
+    missing, given = f"!has({_ATTRIBUTES}.sharing)", f"{_ATTRIBUTES}.sharing in [{listed}]"
+    return f"{missing} || {given}" if "none" in strategies else f"{missing[1:]} && {given}"
 
 
 def _mistaken(same: list[Offer], others: list[Offer], both: set[Strategy], cluster: Cluster) -> Gap:

@@ -6,7 +6,9 @@ from doubles.deviceplugin import gap, plan, said, selections
 from controller.importing import Weight, read
 from dradriver.api.node_config import decode
 
-ANY = {"cel": "device.attributes['gpu.nvidia.com'].?type.orValue('') in ['gpu', 'mig']"}
+ANY = {
+    "cel": "has(device.attributes['gpu.nvidia.com'].type) && device.attributes['gpu.nvidia.com'].type in ['gpu', 'mig']"
+}
 GPU = {"type": "gpu"}
 OFF = {"gpus": [{"mig": "off"}]}
 SPREAD = {"gpus": [{"mig": "static"}], "order": "spread"}

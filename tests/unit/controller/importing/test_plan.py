@@ -9,6 +9,7 @@ from controller.importing import Weight, make_plan, read, read_cluster
 from controller.importing.plan import NodePlan
 from dradriver.api.node_config import decode
 
+ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 NONE, SINGLE, MIXED = (f"flags: {{migStrategy: {way}}}" for way in ("none", "single", "mixed"))
 SLICED = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}"
@@ -102,8 +103,8 @@ def test_single_beside_mixed_without_nodes_is_the_narrower_one():
 def test_single_beside_mixed_is_told_apart_where_profiles_differ():
     made = plan({"m": MIXED, "s": SINGLE}, node("a", config="m", gpu=1, mig_1g_10gb=7), cut("b", "3g.40gb", config="s"))
     assert selections(made)[GPU] == {
-        "cel": "device.attributes['gpu.nvidia.com'].?type.orValue('') == 'gpu' || "
-        "device.attributes['gpu.nvidia.com'].?profile.orValue('') in ['3g.40gb']"
+        "cel": f"has({ATTRIBUTES}.type) && {ATTRIBUTES}.type == 'gpu' || "
+        f"has({ATTRIBUTES}.profile) && {ATTRIBUTES}.profile in ['3g.40gb']"
     }
     assert "is not served" not in said(made)
 
@@ -150,7 +151,7 @@ def test_two_ways_to_share_are_told_apart_by_the_way():
     assert selections(made) == {
         GPU: {
             "type": "gpu",
-            "cel": "device.attributes['gpu.nvidia.com'].?sharing.orValue('none') in ['none', 'time-slicing']",
+            "cel": f"!has({ATTRIBUTES}.sharing) || {ATTRIBUTES}.sharing in ['none', 'time-slicing']",
         },
         "nvidia.com/gpu.shared": {"type": "gpu", "sharing": "mps"},
     }
@@ -159,7 +160,7 @@ def test_two_ways_to_share_are_told_apart_by_the_way():
 
 def test_two_expressions_become_one():
     made = plan({"default": SINGLE, "s": SLICED, "m": MPS})
-    assert selections(made)[GPU]["cel"].startswith("(device.attributes['gpu.nvidia.com'].?type.orValue('')")
+    assert selections(made)[GPU]["cel"].startswith(f"(has({ATTRIBUTES}.type) && ")
     assert ") && (" in selections(made)[GPU]["cel"]
 
 
