@@ -5,7 +5,7 @@ one name means on different nodes has to be said by attributes of devices; where
 narrower one, and the gap is told.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -253,7 +253,7 @@ def _sharing(same: list[Offer], world: _World) -> tuple[dict[str, Any], list[Gap
     return {"cel": _cel_of_strategies(own)}, told
 
 
-def _cel_of_strategies(strategies: list[str]) -> str:
+def _cel_of_strategies(strategies: Sequence[str]) -> str:
     """Say it in CEL; a device without the attribute is not shared."""
     listed = ", ".join(f"'{strategy}'" for strategy in strategies)
     missing, given = f"!has({_ATTRIBUTES}.sharing)", f"{_ATTRIBUTES}.sharing in [{listed}]"

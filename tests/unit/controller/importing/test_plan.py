@@ -158,6 +158,14 @@ def test_two_ways_to_share_are_told_apart_by_the_way():
     assert "have two names" not in said(made)
 
 
+def test_renamed_shares_of_two_ways_have_one_bridge():
+    made = plan({"default": NONE, "s": RENAMED, "m": MPS})
+    assert selections(made)["nvidia.com/gpu.shared"] == {
+        "type": "gpu",
+        "cel": f"has({ATTRIBUTES}.sharing) && {ATTRIBUTES}.sharing in ['mps', 'time-slicing']",
+    }
+
+
 def test_two_expressions_become_one():
     made = plan({"default": SINGLE, "s": SLICED, "m": MPS})
     assert selections(made)[GPU]["cel"].startswith(f"(has({ATTRIBUTES}.type) && ")
