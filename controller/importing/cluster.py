@@ -145,6 +145,7 @@ def read_cluster(objects: Iterable[object]) -> Cluster:
     """
     found = list(_opened(objects))
     nodes = [_node(one) for one in found if one["kind"] == "Node"]
+    users = [user for one in found if (user := _user(one)) is not None]
     limits = [limit for one in found if (limit := _limit(one)) is not None]
     classes: dict[str, tuple[str, ...]] = {}
     for one in found:
@@ -153,7 +154,8 @@ def read_cluster(objects: Iterable[object]) -> Cluster:
             classes[name] = (*classes.get(name, ()), _meta(one, "name"))
     return Cluster(
         nodes={node.name: node for node in nodes},
-        users=tuple(user for one in found if (user := _user(one)) is not None),
+        # What makes pods says more than each of its pods, and stands first where there is no room for all.
+        users=tuple(sorted(users, key=lambda user: user.name.startswith("Pod "))),
         limits=tuple(limit for limit in limits if limit.hard or limit.kind == KAI_QUEUE),
         classes=classes,
         topologies=tuple(_meta(one, "name") for one in found if one["kind"] == "Topology"),

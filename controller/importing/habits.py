@@ -125,6 +125,18 @@ def _closeness(world: World) -> Iterator[Gap]:
     )
 
 
+def _scoring(world: World) -> Iterator[Gap]:
+    yield from world.about(
+        world.askers,
+        what="among nodes with free GPUs the scheduler chooses by what extended resources tell, not by what fits best",
+        why="packing by NodeResourcesFit knows extended resources behind classes from Kubernetes 1.35 on; a score for "
+        "devices "
+        "of claims is still to come",
+        todo="compare where pods go if you rely on bin-packing of GPU nodes",
+        weight=Weight.NOTE,
+    )
+
+
 def _numa(world: World) -> Iterator[Gap]:
     yield from world.about(
         world.askers,
@@ -301,6 +313,6 @@ def _cdi_flags(world: World) -> Iterator[Gap]:
 
 
 _RULES: Final[tuple[Callable[[World], Iterator[Gap]], ...]] = (
-    _unserved, _foreign, _preemption, _closeness, _numa, _initial, _many, _bound, _schedulers, _taints, _terminating,
+    _unserved, _foreign, _preemption, _closeness, _scoring, _numa, _initial, _many, _bound, _schedulers, _taints, _terminating,
     _visible, _runtime_class, _node_status, _labels, _health, _health_flags, _cdi_flags,
 )  # fmt: skip

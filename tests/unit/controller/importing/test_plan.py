@@ -211,7 +211,7 @@ def test_gaps_of_a_configuration_name_its_nodes_and_who_may_run_there():
     )  # fmt: skip
     found = gap(made, "instead of 4")
     assert (found.nodes, found.configs) == (("b",), ("s",))
-    assert found.users == ("Pod ml/on-b", "Deployment ml/any")
+    assert found.users == ("Deployment ml/any", "Pod ml/on-b")
     assert gap(made, "gets shares of different devices").users == ("Deployment ml/any",)
 
 
@@ -238,6 +238,7 @@ def test_what_nodes_allocate_and_no_configuration_makes_is_told():
         (pod("p", {GPU: 1}, schedulerName="volcano"), "pods are placed by volcano"),
         (pod("p", {GPU: 1}, runtimeClassName="nvidia"), "the runtime class for GPUs"),
         (pod("p", {GPU: 1}), "TopologyManager"),
+        (pod("p", {GPU: 1}), "among nodes with free GPUs"),
         (pod("p", {GPU: 1}), "wait in Terminating"),
         (pod("p", {GPU: 1}), "a sick GPU takes no new pods"),
         (
