@@ -313,6 +313,6 @@ def _cdi_flags(world: World) -> Iterator[Gap]:
 
 
 _RULES: Final[tuple[Callable[[World], Iterator[Gap]], ...]] = (
-    _unserved, _foreign, _preemption, _closeness, _scoring, _numa, _initial, _many, _bound, _schedulers, _taints, _terminating,
-    _visible, _runtime_class, _node_status, _labels, _health, _health_flags, _cdi_flags,
+    _unserved, _foreign, _preemption, _closeness, _scoring, _numa, _initial, _many, _bound, _schedulers, _taints,
+    _terminating, _visible, _runtime_class, _node_status, _labels, _health, _health_flags, _cdi_flags,
 )  # fmt: skip

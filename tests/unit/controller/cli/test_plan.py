@@ -248,6 +248,13 @@ def test_the_program_gets_installed():
     assert callable(getattr(importlib.import_module(module), function))
 
 
+def test_a_reader_who_has_seen_enough_is_no_error(files):
+    words = [sys.executable, "-m", "controller.cli", "plan", "--device-plugin-config", files("dp.yaml", CONFIG_MAP)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
+        started.stdout.close()
+        assert (started.stderr.read(), started.wait()) == (b"", 0)
+
+
 def test_the_program_runs_by_itself(files):
     words = [sys.executable, "-m", "controller.cli", "plan", "--device-plugin-config", files("dp.yaml", CONFIG_MAP)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

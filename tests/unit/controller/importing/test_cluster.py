@@ -29,6 +29,14 @@ def test_of_a_node_its_labels_and_what_it_allocates_of_ours_are_kept():
     assert found.labels["x"] == "y"
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"), [("8", 8), (8, 8), ("1k", 1000), ("1Ki", None), ("-1", None), ("x", None)]
+)
+def test_quantities_are_whole_numbers_or_nothing(written, meant):
+    found = read_cluster([node("a", gpu=written)]).nodes["a"].resources
+    assert found == ({} if meant is None else {"nvidia.com/gpu": meant})
+
+
 def test_names_of_layouts_that_are_gone_are_not():
     assert read_cluster([node("a", gpu=0, mig_1g_10gb=0)]).nodes["a"].resources == {}
 
