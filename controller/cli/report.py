@@ -1,5 +1,6 @@
 """A plan as text: a stream of manifests that kubectl takes, with remarks; or tables."""
 
+import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -12,6 +13,11 @@ NODE_CONFIG_NAMESPACE: Final = "dradriver"
 NODE_CONFIG_KEY: Final = "nodes.yaml"
 
 _LABEL: Final = "dradriver.dev/config"
+_CAUTION: Final = (
+    f"Where there is a ConfigMap {NODE_CONFIG_NAMESPACE}/{NODE_CONFIG_MAP} already, put the configurations into it by "
+    "hand:\n"
+    "applied, this one would take its place."
+)
 
 
 def manifests(plan: Plan) -> Iterator[Mapping[str, Any]]:
@@ -29,7 +35,7 @@ def manifests(plan: Plan) -> Iterator[Mapping[str, Any]]:
 
 def to_yaml(plan: Plan, *, source: str) -> str:
     """Write it as manifests for `kubectl apply -f -`; everything else is in comments."""
-    head = remark(f"Made of {source} by `kubectl dra plan`. Nothing has been changed in the cluster.")
+    head = remark(f"Made of {source} by `kubectl dra plan`. Nothing has been changed in the cluster.\n{_CAUTION}")
     sections = [head, _gap_remarks(plan.gaps), _label_remarks(plan)]
     sections += [f"---\n{as_yaml(one)}" for one in manifests(plan)]
     sections += _snippets(plan)
@@ -51,7 +57,7 @@ def _label_remarks(plan: Plan) -> str:
 def _label_commands(plan: Plan) -> Iterator[str]:
     for node, wanted in plan.nodes.items():
         if wanted.label:
-            yield f"kubectl label node {node} {_LABEL}={wanted.label}"
+            yield f"kubectl label node {shlex.quote(node)} {_LABEL}={wanted.label}"
 
 
 def _snippets(plan: Plan) -> Iterator[str]:

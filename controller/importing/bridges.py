@@ -202,7 +202,7 @@ def _devices(same: list[Offer], world: _World) -> tuple[dict[str, Any], list[Gap
     cut = [offer for offer in same if offer.devices == "any"]
     if not cut:
         return {"type": "gpu"}, []
-    if not any(offer.mig == "mixed" for offer in world.offers):
+    if not _has_rivals(same, world):
         # Nodes with the strategy `none` offer no partitions, so the name finds whole GPUs there.
         return {"cel": _ANY}, []
     known = [single_profiles(one) for one in world.singles]
@@ -210,6 +210,22 @@ def _devices(same: list[Offer], world: _World) -> tuple[dict[str, Any], list[Gap
     if all(complete for _, complete in known) and not profiles & world.mixed:
         return ({"cel": _cel_of(profiles)} if profiles else {"type": "gpu"}), []
     return {"type": "gpu"}, [_ambiguous(same[0].resource, cut, profiles & world.mixed, world.cluster)]
+
+
+def _has_rivals(same: list[Offer], world: _World) -> bool:
+    """Tell whether instances under names of their own could be taken for those that this name means.
+
+    Under a name for what is shared, only those are that are shared in the same way: the attribute `sharing` tells.
+    """
+    mixed = [offer for offer in world.offers if offer.mig == "mixed"]
+    if not _is_renamed(same[0]):
+        return bool(mixed)
+    mine = {offer.strategy for offer in same}
+    return any(offer.devices == "mig" and offer.strategy in mine for offer in mixed)
+
+
+def _is_renamed(offer: Offer) -> bool:
+    return offer.resource != offer.base
 
 
 def _cel_of(profiles: set[str]) -> str:
@@ -243,7 +259,7 @@ def _sharing(same: list[Offer], world: _World) -> tuple[dict[str, Any], list[Gap
     mine = {offer.strategy for offer in same}
     others = [offer for offer in world.offers if offer.base == same[0].base and offer.resource != same[0].resource]
     foreign = {offer.strategy for offer in others}
-    renamed = same[0].resource != same[0].base
+    renamed = _is_renamed(same[0])
     if not foreign and not renamed:
         return {}, []
     own = sorted(mine - foreign) or [min(mine) if renamed else "none"]

@@ -4,6 +4,7 @@ Made of plain Kubernetes objects; of each only what matters is kept, and what is
 it is the API server's business to keep objects well formed.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -12,10 +13,12 @@ from controller.importing.names import DOMAIN
 from dradriver.api.problems import show_value
 
 Object: TypeAlias = Mapping[str, Any]
+Version: TypeAlias = tuple[int, int]
 
 _PREFIX: Final = f"{DOMAIN}/"
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _DEEPEST: Final = 10
+_VERSION: Final = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 _OVER: Final = frozenset({"Succeeded", "Failed"})
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 _COUNTED_CLAIMS: Final = "count/resourceclaims.resource.k8s.io"
@@ -46,11 +49,15 @@ class Node:
         labels: all of them.
         resources: how many of each extended resource of our domain it allocates; none of which it has 0, since names
             of layouts that are gone stay with 0.
+        kubelet: version of the kubelet, major and minor; None where that is not known.
+        containerd: the same of containerd; None for another runtime, too.
     """
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     resources: Mapping[str, int] = field(default_factory=dict)
+    kubelet: Version | None = None
+    containerd: Version | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,9 +192,19 @@ def _node(one: Object) -> Node:
     status = _map(one.get("status"))
     # While the device plugin is away, the node allocates 0 and its capacity still tells what there is.
     told = {**_map(status.get("capacity")), **_positive(status.get("allocatable"))}
+    info = _map(status.get("nodeInfo"))
     return Node(
-        name=_meta(one, "name"), labels=_texts(_map(one.get("metadata")).get("labels")), resources=_positive(told)
+        name=_meta(one, "name"),
+        labels=_texts(_map(one.get("metadata")).get("labels")),
+        resources=_positive(told),
+        kubelet=_version(info.get("kubeletVersion"), "v"),
+        containerd=_version(info.get("containerRuntimeVersion"), "containerd://"),
     )
+
+
+def _version(text: object, before: str) -> Version | None:
+    found = _VERSION.match(_text(text).removeprefix(before)) if _text(text).startswith(before) else None
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def _positive(resources: object) -> dict[str, int]:

@@ -13,6 +13,9 @@ from controller.importing.assigned import gpu_nodes
 from controller.importing.cluster import Cluster, User
 from controller.importing.gaps import Gap, Weight
 
+_FIRST_KUBELET: Final = (1, 35)
+_FIRST_CDI: Final = (1, 7)
+
 MOST_DEVICES: Final = 32
 """Of one claim, and so of all containers of a pod together."""
 
@@ -99,6 +102,35 @@ def _foreign(world: World) -> Iterator[Gap]:
             nodes=tuple(nodes),
             users=world.cluster.using(name),
             limits=world.cluster.limiting(name),
+        )
+
+
+# --- what must be there ---------------------------------------------------------------------------
+
+
+def _kubelets(world: World) -> Iterator[Gap]:
+    nodes = gpu_nodes(world.cluster)
+    old = [node.name for node in nodes if node.kubelet is not None and node.kubelet < _FIRST_KUBELET]
+    if old:
+        yield Gap(
+            what="pods that ask by an extended resource are refused on nodes with a kubelet older than 1.35",
+            why="older ones look for the resource in the node's status, where it is 0 after the move",
+            todo="upgrade the nodes first; 1.35 needs the feature gate DRAExtendedResource, from 1.36 it is on",
+            weight=Weight.BREAKS,
+            nodes=tuple(old),
+        )
+
+
+def _runtimes(world: World) -> Iterator[Gap]:
+    nodes = gpu_nodes(world.cluster)
+    old = [node.name for node in nodes if node.containerd is not None and node.containerd < _FIRST_CDI]
+    if old:
+        yield Gap(
+            what="containers get no devices on nodes with a containerd older than 1.7",
+            why="it does not know CDI as this driver uses it",
+            todo="upgrade containerd before the node moves",
+            weight=Weight.BREAKS,
+            nodes=tuple(old),
         )
 
 
@@ -313,6 +345,7 @@ def _cdi_flags(world: World) -> Iterator[Gap]:
 
 
 _RULES: Final[tuple[Callable[[World], Iterator[Gap]], ...]] = (
-    _unserved, _foreign, _preemption, _closeness, _scoring, _numa, _initial, _many, _bound, _schedulers, _taints,
-    _terminating, _visible, _runtime_class, _node_status, _labels, _health, _health_flags, _cdi_flags,
+    _unserved, _foreign, _kubelets, _runtimes, _preemption, _closeness, _scoring, _numa, _initial, _many, _bound,
+    _schedulers, _taints, _terminating, _visible, _runtime_class, _node_status, _labels, _health, _health_flags,
+    _cdi_flags,
 )  # fmt: skip

@@ -5,11 +5,12 @@ from controller.importing.choice import LABEL
 from controller.importing.sources import ONLY
 
 
-def node(name, *, config="", labels=None, **resources):
+def node(name, *, config="", labels=None, kubelet="v1.37.2", runtime="containerd://2.1.4", **resources):
     """A node; `gpu=8` and `mig_1g_10gb=7` are what it allocates."""
     named = {f"nvidia.com/{key.replace('mig_', 'mig-').replace('_', '.')}": str(n) for key, n in resources.items()}
     given = {"nvidia.com/gpu.present": "true", **(labels or {}), **({LABEL: config} if config else {})}
-    status = {"capacity": {"cpu": "8", **named}, "allocatable": {"cpu": "8", **named}}
+    info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
+    status = {"capacity": {"cpu": "8", **named}, "allocatable": {"cpu": "8", **named}, "nodeInfo": info}
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": given}, "status": status}
 
 

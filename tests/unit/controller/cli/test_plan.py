@@ -88,6 +88,7 @@ def test_everything_else_is_a_remark(planned, files):
     cluster = files("objects.json", {"kind": "List", "items": [node("n1", config="shared", gpu=8)]})
     out = planned(CONFIG_MAP, "-o", "yaml", "--objects", cluster).out
     assert re.match("# Made of .*dp.yaml by `kubectl dra plan`. Nothing has been changed", out)
+    assert "# Where there is a ConfigMap dradriver/dradriver-node-config already" in out
     assert "# What will not be as it was" in out
     assert "# kubectl label node n1 dradriver.dev/config=shared\n" in out
     assert "# Kueue: into its Configuration" in out
@@ -209,6 +210,12 @@ def test_a_file_that_is_not_there_is_told(capsys):
 def test_other_commands_are_none(capsys, words, told):
     assert run(words) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_command_for_a_label_is_safe_to_paste(planned, files):
+    cluster = files("objects.json", {"kind": "List", "items": [node("n; reboot", config="shared", gpu=8)]})
+    out = planned(CONFIG_MAP, "-o", "yaml", "--objects", cluster).out
+    assert "# kubectl label node 'n; reboot' dradriver.dev/config=shared\n" in out
 
 
 def test_names_cannot_steer_the_terminal_or_leave_a_remark(planned, files):

@@ -180,6 +180,56 @@ def test_one_way_under_two_names_cannot_be_told_apart():
     assert selections(made)[GPU] == {"type": "gpu", "sharing": "none"}
 
 
+def test_shares_of_instances_are_told_apart_from_instances_by_the_way_they_are_shared():
+    made = plan({"m": MIXED, "s": f"{SINGLE}\n{RENAMED}"}, profiles=["1g.10gb"], fallbacks=())
+    assert selections(made)["nvidia.com/gpu.shared"] == {
+        "cel": f"has({ATTRIBUTES}.type) && {ATTRIBUTES}.type in ['gpu', 'mig']",
+        "sharing": "time-slicing",
+    }
+    assert "is not served" not in said(made)
+
+
+def test_shares_of_instances_under_both_kinds_of_names_are_not():
+    mixed = f"{MIXED}\n{RENAMED.replace('name: gpu', 'name: mig-1g.10gb')}"
+    made = plan({"m": mixed, "s": f"{SINGLE}\n{RENAMED}"}, fallbacks=())
+    assert gap(made, "nvidia.com/gpu.shared is not served").configs == ("s",)
+
+
+# --- what nodes must have -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "old"),
+    [
+        ("v1.34.9", True),
+        ("v1.35.0", False),
+        ("v1.37.2-gke.1", False),
+        ("v1.9.0", True),
+        ("unknown", False),
+        (None, False),
+    ],
+)
+def test_old_kubelets_are_told(version, old):
+    made = plan(NONE, node("a", kubelet=version, gpu=8), node("b", gpu=8))
+    assert ("kubelet older than 1.35" in said(made, breaks=True)) is old
+    assert not old or gap(made, "kubelet older").nodes == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "old"),
+    [("containerd://1.6.36", True), ("containerd://1.7.0-rc.1", False), ("cri-o://1.30.1", False), ("", False)],
+)
+def test_old_runtimes_are_told(runtime, old):
+    made = plan(NONE, node("a", runtime=runtime, gpu=8))
+    assert ("containerd older than 1.7" in said(made, breaks=True)) is old
+
+
+def test_nodes_without_gpus_may_be_old():
+    one = node("a", kubelet="v1.30.0")
+    one["metadata"]["labels"] = {}
+    assert "kubelet older" not in said(plan(NONE, one, node("b", gpu=1)))
+
+
 # --- profiles -------------------------------------------------------------------------------------
 
 
@@ -254,6 +304,19 @@ def test_habits_are_told_of_those_whom_they_touch(one, part):
     assert one["metadata"]["name"] in gap(made, part).users[0]
     alone = said(plan(NONE, node("a", gpu=8), pod("p", {"cpu": 1})))
     assert part not in alone
+
+
+def test_the_operators_own_pods_may_see_all_gpus():
+    everything = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    selector = {"nvidia.com/gpu.deploy.dcgm": "true"}
+    operand = pod("p", kind="DaemonSet", env=everything, nodeSelector=selector)
+    assert "NVIDIA_VISIBLE_DEVICES that the pod sets" not in said(plan(NONE, node("a", gpu=1), operand))
+
+
+@pytest.mark.parametrize("value", ["void", "none"])
+def test_a_variable_that_hides_gpus_is_no_trouble(value):
+    one = pod("p", {GPU: 1}, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}])
+    assert "NVIDIA_VISIBLE_DEVICES that the pod sets" not in said(plan(NONE, node("a", gpu=1), one))
 
 
 def test_a_label_that_steers_the_operator_is_none_that_pods_lose():
