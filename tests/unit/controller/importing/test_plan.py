@@ -455,3 +455,135 @@ def test_every_plan_is_sound(texts, objects):
     assert labels <= made.node_configs["configs"].keys()
     told = {(one.place, one.what) for one in made.gaps}
     assert len(told) == len(made.gaps)
+
+
+# --- what must not be said, and where the line is ---------------------------------------------------
+
+
+def test_a_profile_is_a_name_of_mixed_nodes_only():
+    sliced = SLICED.replace("name: gpu", "name: mig-1g.10gb")
+    made = plan({"m": MIXED, "n": sliced}, profiles=["1g.10gb"], fallbacks=())
+    assert "nvidia.com/mig-1g.10gb is not shared, since no device has that name" in said(made)
+    assert "instead of 4" not in said(made)
+
+
+def test_only_what_is_named_is_shared():
+    made = plan(f"{MIXED}\n{SLICED}", profiles=["1g.10gb"])
+    assert [one.what for one in made.gaps if "instead of 4" in one.what] == [
+        "nvidia.com/gpu will have one pod for each device instead of 4"
+    ]
+    assert "MIG instances behind" not in said(made)
+
+
+def test_single_beside_mixed_whose_profiles_nobody_knows_is_the_narrower_one():
+    made = plan({"m": MIXED, "s": SINGLE}, fallbacks=())
+    assert selections(made) == {GPU: {"type": "gpu"}}
+    assert "of the profile" not in gap(made, "is not served on nodes with the strategy single").why
+
+
+@pytest.mark.parametrize("labels", [{}, {"nvidia.com/gpu.product": "H100-MIG-odd"}])
+def test_single_beside_mixed_without_a_telling_label_is_the_narrower_one(labels):
+    nodes = node("a", config="m", gpu=1, mig_1g_10gb=7), cut("b", "3g.40gb", config="s")
+    made = plan({"m": MIXED, "s": SINGLE}, *nodes, node("c", config="s", labels=labels, gpu=7))
+    assert selections(made)[GPU] == {"type": "gpu"}
+    assert "is not served" in said(made, breaks=True)
+
+
+def test_a_label_of_shared_instances_tells_the_profile_too():
+    shared = node("b", config="s", labels={"nvidia.com/gpu.product": "H100-MIG-3g.40gb-SHARED"}, gpu=7)
+    made = plan({"m": MIXED, "s": SINGLE}, node("a", config="m", gpu=1, mig_1g_10gb=7), shared)
+    assert "['3g.40gb']" in selections(made)[GPU]["cel"]
+
+
+def test_two_names_for_one_way_without_any_whole_gpu_leave_each_what_is_surely_its_own():
+    nodes = node("a", config="s", gpu=4), node("b", config="r", gpu_shared=4)
+    made = plan({"s": SLICED, "r": RENAMED}, *nodes, pod("p", {GPU: 1}))
+    assert selections(made) == {
+        GPU: {"type": "gpu", "sharing": "none"},
+        "nvidia.com/gpu.shared": {"type": "gpu", "sharing": "time-slicing"},
+    }
+    found = gap(made, "have two names")
+    assert (set(found.nodes), found.users) == ({"a", "b"}, ("Pod ml/p",))
+
+
+def test_one_file_is_every_nodes():
+    assert plan(NONE, node("a", config="ignored", gpu=8)).nodes == {"a": NodePlan(config="(file)")}
+
+
+def test_without_nodes_no_configuration_is_unused():
+    assert "which no node has" not in said(plan({"default": NONE, "b": MIXED}))
+
+
+def test_the_empty_configuration_has_a_name_that_nodes_do_not_need():
+    made = plan({"a": NONE, "b": MIXED}, node("n", gpu=8), node("m", config="b", gpu=1))
+    assert made.node_configs["configs"].keys() == {"a", "b", "default", "device-plugin-empty"}
+    assert made.nodes["n"].label == ""
+
+
+def test_the_empty_configuration_is_no_default_where_an_entry_has_that_name():
+    made = plan({"default": MIXED, "b": NONE}, node("n", gpu=8), fallbacks=("empty",))
+    assert made.node_configs["configs"]["default"]["gpus"] == [{"mig": "static"}]
+    assert made.nodes["n"] == NodePlan(config="(empty)", label="device-plugin-empty")
+
+
+def test_nothing_is_said_of_limits_that_there_are_not():
+    told = said(plan(MIXED, node("a", gpu=1, mig_1g_10gb=7), pod("p", {GPU: 1})))
+    for part in (
+        "quota",
+        "Kueue",
+        "Volcano",
+        "KAI",
+        "count nothing",
+        "LimitRange",
+        "ResourceClaim directly",
+        "fractions",
+    ):
+        assert part not in told
+
+
+def test_a_scheduler_of_another_name_is_not_kai():
+    told = said(plan(NONE, node("a", gpu=1), pod("p", {GPU: 1}, schedulerName="mine")))
+    assert "pods are placed by mine" in told
+    assert "KAI" not in told
+
+
+def test_kais_pods_are_enough_to_speak_of_it_and_profiles_only_where_there_are_some():
+    made = plan(NONE, node("a", gpu=1), pod("p", {GPU: 1}, schedulerName="kai-scheduler"))
+    assert gap(made, "quotas of KAI's queues hold").users == ("Pod ml/p",)
+    assert "KAI does not serve" not in said(made)
+
+
+def test_limits_of_other_kinds_are_no_quotas_of_pods():
+    ranges = {"kind": "LimitRange", "metadata": {"name": "l"}, "spec": {"limits": [{"max": {GPU: 1}}]}}
+    made = plan(NONE, node("a", gpu=1), ranges)
+    assert made.limits.quotas == ()
+    assert "goes on to count pods" not in said(made)
+    assert "count nothing after the move" not in said(made)
+
+
+@pytest.mark.parametrize(
+    ("one", "part", "told"),
+    [
+        (pod("p", {GPU: 1}, priority=0), "a pod of higher priority", False),
+        (pod("p", {GPU: 1}, priority=1), "a pod of higher priority", True),
+        (pod("p", {GPU: 1}), "closest together", False),
+        (pod("p", {GPU: 32}), "more than 32 devices", False),
+        (pod("p", {GPU: 33}), "more than 32 devices", True),
+        (pod("p", {GPU: 1}, init={"cpu": 1}), "an init container", False),
+        (pod("p", {GPU: 1}), "pods are placed by", False),
+        (pod("p", {GPU: 1}), "pods that come with their node", False),
+        (pod("p", {GPU: 1}), "runtime class", False),
+    ],
+)
+def test_habits_have_a_line(one, part, told):
+    assert (part in said(plan(NONE, node("a", gpu=8), one))) is told
+
+
+def test_a_name_that_could_be_ours_has_another_reason_than_one_that_could_not():
+    made = plan(NONE, node("a", gpu=8), pod("p", {MIG: 1}), pod("q", {"nvidia.com/gpumem": 1}))
+    assert gap(made, f"nothing serves {MIG}").why == "no configuration that a node has makes this name"
+    assert gap(made, "nothing serves nvidia.com/gpumem").why == "it is no name of NVIDIA's device plugin"
+
+
+def test_labels_are_listed_where_pods_choose_by_them():
+    assert gap(plan(NONE), "feature discovery alone").what.endswith("alone")
