@@ -93,6 +93,10 @@ def test_a_gap_says_how_much_it_matters_where_it_comes_from_and_what_to_do(text,
 
 
 QUIET = [
+    (MPS, "mpsRoot has"), ("", "`resources` have"), ("", "there are no mounts"), ("", "device nodes come"),
+    ("", "inside the plugin's container"), (SLICED, "is not shared, since"), (SLICED, "has no effect today"),
+    (MPS, "has no effect today"), ("", "imex.required"), ("", "nvidiaCTKPath"), ("", "cdiAnnotationPrefix"),
+    (shared("timeSlicing", renameByDefault="true").replace("name: gpu", "name: gpu, rename: gpu.shared"), "rename has"),
     ("", "sharing"), ("", "MPS"), ("", "IMEX"), ("", "Tegra"), ("", "has no counterpart"), ("", "1c.3g"),
     ("flags: {migStrategy: single}", "a GPU with MIG mode on"),
     ("flags: {migStrategy: mixed}", "nobody checks"),
@@ -111,6 +115,17 @@ QUIET = [
 @pytest.mark.parametrize(("text", "part"), QUIET)
 def test_what_does_not_hold_is_not_told(text, part):
     assert part not in said(plan(text))
+
+
+@pytest.mark.parametrize("rename", ["true", "false"])
+def test_a_rename_of_ones_own_has_no_effect_whatever_the_default(rename):
+    text = shared("timeSlicing", renameByDefault=rename).replace("name: gpu", "name: gpu, rename: small")
+    assert gap(plan(text), "rename has no effect").place == "sharing.timeSlicing.resources[0].rename"
+
+
+def test_the_usual_rename_without_the_default_has_no_effect_either():
+    text = SLICED.replace("name: gpu", "name: gpu, rename: gpu.shared")
+    assert gap(plan(text), "rename has no effect").weight is NOTE
 
 
 # --- whom it touches ------------------------------------------------------------------------------
