@@ -183,10 +183,12 @@ class Client:
         kind: PatchKind = PatchKind.MERGE,
         namespace: str = "",
         subresource: str = "",
+        field_manager: str = "dradriver",
     ) -> Object:
         """Patch; a JSON patch is a tuple of operations."""
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
-        return self._call("PATCH", path, query=_write_query(), body=body, content_type=kind)
+        query = _write_query() | {"fieldManager": field_manager}
+        return self._call("PATCH", path, query=query, body=body, content_type=kind)
 
     def apply(
         self,
@@ -261,6 +263,19 @@ class Client:
                 stream.close()
             raise from_status(stream.status, _document(body), target=target, retry_after=_retry_after(stream.headers))
         return Watch(stream, target=target)
+
+    def server_version(self) -> tuple[int, int]:
+        """Ask for the version of Kubernetes: major and minor.
+
+        Raises:
+            ServerError: what answered is no API server.
+        """
+        answer = self._call("GET", "/version")
+        try:
+            # Some distributions write 36+.
+            return int(answer["major"]), int(str(answer["minor"]).rstrip("+"))
+        except (KeyError, ValueError) as error:
+            raise _unreadable(json.dumps(answer).encode(), target="GET /version") from error
 
     def close(self) -> None:
         """Close idle connections."""

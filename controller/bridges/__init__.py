@@ -1,0 +1,30 @@
+"""What bridges mean: pure functions from what is known of the cluster to what is to be done."""
+
+from controller.bridges.actions import (
+    Action,
+    AddFinalizer,
+    ApplyClass,
+    ClearName,
+    DeleteClass,
+    ReleaseClass,
+    RemoveFinalizer,
+)
+from controller.bridges.deciding import decide
+from controller.bridges.selection import expression, matches
+from controller.bridges.situation import Decision, Situation, Telling
+
+__all__ = [
+    "Action",
+    "AddFinalizer",
+    "ApplyClass",
+    "ClearName",
+    "Decision",
+    "DeleteClass",
+    "ReleaseClass",
+    "RemoveFinalizer",
+    "Situation",
+    "Telling",
+    "decide",
+    "expression",
+    "matches",
+]
