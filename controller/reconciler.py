@@ -168,8 +168,14 @@ class Reconciler:
             devices={each.name: census.devices(predicates[each.name]) for each in bridges if not each.spec.select.cel},
             nodes={each.name: census.nodes(resource_name, predicates[each.name]) for each in bridges},
             unsupported=self._unsupported,
-            rivals=self._rivals.get(resource_name, frozenset()),
+            rivals=self._rivals_of(resource_name),
         )
+
+    def _rivals_of(self, resource_name: str) -> frozenset[str]:
+        """Kept until a decision that knows of them has been carried out."""
+        known = self._rivals.get(resource_name, frozenset()) | self._watcher.take_carriers(resource_name)
+        self._rivals[resource_name] = known
+        return known
 
     # --- what is done ----------------------------------------------------------------------------
 

@@ -31,8 +31,9 @@ from controller.watching.model import SeenClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What is to be done for one bridge."""
+    """What is to be done for one bridge: `first` before any other class loses the name, `actions` after that."""
 
+    first: tuple[Action, ...] = ()
     actions: tuple[Action, ...] = ()
     status: BridgeStatus | None = None
     tellings: tuple[Telling, ...] = ()
@@ -55,6 +56,7 @@ def decide(situation: Situation) -> Decision:
     parts = [main, *farewells.values()]
     return Decision(
         actions=(
+            *main.first,
             *(_clear(each) for each in cleared),
             *(action for part in parts for action in part.actions),
         ),
@@ -119,7 +121,8 @@ def _winner(situation: Situation, bridge: Bridge, cleared: Sequence[SeenClass]) 
     wanted = wanted_class(bridge, seen, carries=carries)
     is_healing = had and carries and _is_to_be_healed(situation, bridge, cleared)
     return _Part(
-        actions=(*_keep(bridge), *_write(seen, wanted, is_healing=is_healing)),
+        first=(*_keep(bridge), *_withdraw(seen, wanted, is_healing=is_healing)),
+        actions=tuple(_write(seen, wanted, is_healing=is_healing)),
         status=status_of(situation, bridge, conflict, carries=carries),
         tellings=tuple(telling.written(bridge, seen, wanted, is_healing=is_healing)),
     )
@@ -141,21 +144,24 @@ def _is_to_be_healed(situation: Situation, bridge: Bridge, cleared: Sequence[See
 
     What was seen is remembered by this process, and over its end by the bridge's status.
     """
-    carriers = {each.name for each in _carriers(situation, bridge)}
+    carriers = {each.name for each in _carriers(situation, bridge)} | {bridge.spec.device_class_name}
     former = bridge.status.condition(ConditionType.CONFLICT)
-    is_over = not carriers and former is not None and former.holds and former.reason == "NameOnOtherClass"
+    is_over = len(carriers) == 1 and former is not None and former.holds and former.reason == "NameOnOtherClass"
     return bool(cleared) or bool(situation.rivals - carriers) or is_over
 
 
-def _write(seen: SeenClass | None, wanted: ApplyClass, *, is_healing: bool) -> Iterator[Action]:
-    if seen is None:
-        yield wanted
-        return
-    loses = seen.extended_name not in {"", wanted.extended_name}
-    if loses or is_healing:
-        # Applying without it would leave it there if somebody else owns the field.
+def _withdraw(seen: SeenClass | None, wanted: ApplyClass, *, is_healing: bool) -> Iterator[Action]:
+    """Take a name from the bridge's own class.
+
+    To heal, this comes before others lose the name: whenever we are interrupted, ours has no name then, and gets it anew.
+    Else, because applying without the field would leave it there if somebody else owns it.
+    """
+    if seen is not None and (is_healing or seen.extended_name not in {"", wanted.extended_name}):
         yield _clear(seen)
-    if is_healing or loses or not is_as_wanted(seen, wanted):
+
+
+def _write(seen: SeenClass | None, wanted: ApplyClass, *, is_healing: bool) -> Iterator[Action]:
+    if seen is None or is_healing or not is_as_wanted(seen, wanted):
         yield wanted
 
 

@@ -21,7 +21,7 @@ class Situation:
         devices: numbers of devices by bridge; those with a CEL expression of their own are missing.
         nodes: numbers of nodes by bridge.
         unsupported: why the API server cannot do it, for people; "" if it can.
-        rivals: classes of others that carried the name at the last look.
+        rivals: classes that have carried the name at any moment since the last decision was carried out.
     """
 
     resource_name: str

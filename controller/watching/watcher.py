@@ -1,7 +1,7 @@
 """Follows everything that bridges depend on, and says when something of it has changed."""
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,6 +23,7 @@ from dradriver.kube import (
     Resource,
     Selector,
     Store,
+    key_of,
 )
 
 
@@ -75,6 +76,8 @@ class Watcher:
     ) -> None:
         self._on_change = on_change
         self.census = Census()
+        self._lock = threading.Lock()
+        self._carriers: dict[str, set[str]] = defaultdict(set)
         self._news: deque[tuple[Resource, str]] = deque()
         self._counted: dict[Resource, set[str]] = {resource: set() for resource in _SOURCES}
         self._stores = {resource: Store() for resource in _SOURCES}
@@ -86,7 +89,7 @@ class Watcher:
                 selector=source.selector,
                 on_change=self._noter(resource),
                 on_return=on_return,
-                project=source.project,
+                project=self._project_class if resource is DEVICE_CLASSES else source.project,
                 pace=pace,
             )
             for resource, source in _SOURCES.items()
@@ -138,18 +141,37 @@ class Watcher:
 
     def note_class(self, item: Object) -> SeenClass:
         """Take the answer to a write of a class, before the watch tells it."""
-        projected = projections.project_class(item)
-        self._stores[DEVICE_CLASSES].put(projected)
+        projected = self._project_class(item)
+        self._take(DEVICE_CLASSES, projected)
         seen: SeenClass = projected["seen"]
         return seen
+
+    def take_carriers(self, extended_name: str) -> frozenset[str]:
+        """Names of the classes that have carried a name at any moment since this was asked last, however shortly."""
+        with self._lock:
+            return frozenset(self._carriers.pop(extended_name, ()))
+
+    def _project_class(self, item: Object) -> Object:
+        projected = projections.project_class(item)
+        seen: SeenClass = projected["seen"]
+        if seen.extended_name:
+            with self._lock:
+                self._carriers[seen.extended_name].add(seen.name)
+        return projected
 
     def forget_class(self, name: str, uid: str) -> None:
         """A class was deleted by us, before the watch tells it."""
         self._stores[DEVICE_CLASSES].forget({"metadata": {"name": name, "uid": uid}})
+        self._noter(DEVICE_CLASSES)(name)
 
     def note_bridge(self, item: Object) -> None:
         """Take the answer to a write of a bridge, before the watch tells it."""
-        self._stores[BRIDGES].put(projections.project_bridge(item))
+        self._take(BRIDGES, projections.project_bridge(item))
+
+    def _take(self, resource: Resource, item: Object) -> None:
+        """Take what a call told, as if the watch had: it will not tell again what is known."""
+        if self._stores[resource].put(item):
+            self._noter(resource)(key_of(item))
 
     def _noter(self, resource: Resource) -> Callable[[str], None]:
         is_small = not _SOURCES[resource].put
