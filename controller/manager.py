@@ -74,6 +74,7 @@ class Manager:
             record=self._events.record,
             metrics=self._metrics,
             queue=self._queue,
+            identity=options.identity,
         )
 
     def run(self) -> int:

@@ -48,6 +48,8 @@ class Reconciler:
         actor: carries decisions out.
         record: takes Events.
         metrics: where work is counted.
+        queue: of names, in which the watcher's news are wanted too.
+        identity: of this process.
         clock: monotonic seconds.
     """
 
@@ -60,6 +62,7 @@ class Reconciler:
         record: Callable[[Happening], None],
         metrics: Metrics,
         queue: WorkQueue[str],
+        identity: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
@@ -68,6 +71,7 @@ class Reconciler:
         self._record = record
         self._metrics = metrics
         self._queue = queue
+        self._identity = identity
         self._clock = clock
         self._rivals: dict[str, frozenset[str]] = {}
         self._bridges: dict[str, list[tuple[Bridge, Object]]] = {}
@@ -168,6 +172,7 @@ class Reconciler:
             devices={each.name: census.devices(predicates[each.name]) for each in bridges if not each.spec.select.cel},
             nodes={each.name: census.nodes(resource_name, predicates[each.name]) for each in bridges},
             unsupported=self._unsupported,
+            writer=self._identity,
             rivals=self._rivals_of(resource_name),
         )
 

@@ -12,6 +12,7 @@ from controller.api import (
     FIELD_MANAGER,
     HASH_ANNOTATION,
     MANAGED_BY_LABEL,
+    WRITER_ANNOTATION,
     Bridge,
     BridgeStatus,
     encode_status,
@@ -30,7 +31,10 @@ from dradriver.kube import DEVICE_CLASSES, Client, KubeError, NotFoundError, Obj
 
 log = structlog.get_logger(__name__)
 
-_OURS = {"labels": (MANAGED_BY_LABEL, BRIDGE_LABEL), "annotations": (HASH_ANNOTATION, ADOPTED_ANNOTATION)}
+_OURS = {
+    "labels": (MANAGED_BY_LABEL, BRIDGE_LABEL),
+    "annotations": (HASH_ANNOTATION, WRITER_ANNOTATION, ADOPTED_ANNOTATION),
+}
 
 
 class NotLeadingError(KubeError):

@@ -27,6 +27,7 @@ from controller.api.names import (
     HASH_ANNOTATION,
     MANAGED_BY_LABEL,
     VERSION,
+    WRITER_ANNOTATION,
     derived_class_name,
     resource_name_of_profile,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "HASH_ANNOTATION",
     "MANAGED_BY_LABEL",
     "VERSION",
+    "WRITER_ANNOTATION",
     "Bridge",
     "BridgeError",
     "BridgeSpec",

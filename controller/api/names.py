@@ -18,6 +18,9 @@ BRIDGE_LABEL: Final = f"{DRADRIVER_DOMAIN}/bridge"
 HASH_ANNOTATION: Final = f"{DRADRIVER_DOMAIN}/hash"
 """On a DeviceClass: hash of the spec that the controller wrote."""
 
+WRITER_ANNOTATION: Final = f"{DRADRIVER_DOMAIN}/written-by"
+"""On a DeviceClass: the controller's process that wrote it last."""
+
 ADOPTED_ANNOTATION: Final = f"{DRADRIVER_DOMAIN}/adopted"
 """On a DeviceClass: `true` if somebody else made it. It is given back, not deleted, when its bridge goes."""
 

@@ -11,6 +11,7 @@ from controller.api import (
     FIELD_MANAGER,
     HASH_ANNOTATION,
     MANAGED_BY_LABEL,
+    WRITER_ANNOTATION,
     Bridge,
 )
 from controller.bridges.actions import ApplyClass
@@ -20,13 +21,17 @@ from dradriver.api import DRIVER_NAME
 from dradriver.kube import Object
 
 
-def wanted_class(bridge: Bridge, seen: SeenClass | None, *, carries: bool) -> ApplyClass:
+def wanted_class(bridge: Bridge, seen: SeenClass | None, *, carries: bool, writer: str) -> ApplyClass:
     """Say what a bridge's class has to be.
+
+    The writer's name makes every process write each class once: while no controller ran, the scheduler may have
+    forgotten its name (see `deciding`), and any write brings that back.
 
     Args:
         bridge: whose.
         seen: the class that is there.
         carries: whether it has the extended resource name.
+        writer: this process.
     """
     spec = class_spec(bridge, carries=carries)
     is_adopted = seen is not None and (not seen.bridge or seen.is_adopted)
@@ -34,7 +39,8 @@ def wanted_class(bridge: Bridge, seen: SeenClass | None, *, carries: bool) -> Ap
         name=bridge.spec.device_class_name,
         resource_version=seen.resource_version if seen else "",
         labels={MANAGED_BY_LABEL: FIELD_MANAGER, BRIDGE_LABEL: bridge.name},
-        annotations={HASH_ANNOTATION: hash_of(spec)} | ({ADOPTED_ANNOTATION: "true"} if is_adopted else {}),
+        annotations={HASH_ANNOTATION: hash_of(spec), WRITER_ANNOTATION: writer}
+        | ({ADOPTED_ANNOTATION: "true"} if is_adopted else {}),
         spec=spec,
     )
 

@@ -118,7 +118,7 @@ def _winner(situation: Situation, bridge: Bridge, cleared: Sequence[SeenClass]) 
         return _Part(actions=tuple(_keep(bridge)), status=status_of(situation, bridge, conflict, carries=False))
     had = seen is not None and seen.extended_name == bridge.spec.resource_name
     carries = _shall_carry(situation, bridge, conflict, had=had)
-    wanted = wanted_class(bridge, seen, carries=carries)
+    wanted = wanted_class(bridge, seen, carries=carries, writer=situation.writer)
     is_healing = had and carries and _is_to_be_healed(situation, bridge, cleared)
     return _Part(
         first=(*_keep(bridge), *_withdraw(seen, wanted, is_healing=is_healing)),
@@ -142,19 +142,21 @@ def _shall_carry(situation: Situation, bridge: Bridge, conflict: Condition | Non
 def _is_to_be_healed(situation: Situation, bridge: Bridge, cleared: Sequence[SeenClass]) -> bool:
     """Whether a class that carried the name beside ours loses it now, or has lost it since we last looked.
 
-    What was seen is remembered by this process, and over its end by the bridge's status.
+    What was seen is remembered by this process, and over its end by the bridge's status. As long as a class that we may
+    not touch carries the name too, ours does not give it away: it would not get it back.
     """
-    carriers = {each.name for each in _carriers(situation, bridge)} | {bridge.spec.device_class_name}
+    if _rivals(situation, bridge, cleared):
+        return False
     former = bridge.status.condition(ConditionType.CONFLICT)
-    is_over = len(carriers) == 1 and former is not None and former.holds and former.reason == "NameOnOtherClass"
-    return bool(cleared) or bool(situation.rivals - carriers) or is_over
+    had_conflict = former is not None and former.holds and former.reason == "NameOnOtherClass"
+    return bool(cleared) or bool(situation.rivals - {bridge.spec.device_class_name}) or had_conflict
 
 
 def _withdraw(seen: SeenClass | None, wanted: ApplyClass, *, is_healing: bool) -> Iterator[Action]:
     """Take a name from the bridge's own class.
 
-    To heal, this comes before others lose the name: whenever we are interrupted, ours has no name then, and gets it anew.
-    Else, because applying without the field would leave it there if somebody else owns it.
+    To heal, this comes before others lose the name: whenever we are interrupted, ours has no name then and gets it
+    anew. Else, because applying without the field would leave it there if somebody else owns it.
     """
     if seen is not None and (is_healing or seen.extended_name not in {"", wanted.extended_name}):
         yield _clear(seen)

@@ -21,6 +21,7 @@ class Situation:
         devices: numbers of devices by bridge; those with a CEL expression of their own are missing.
         nodes: numbers of nodes by bridge.
         unsupported: why the API server cannot do it, for people; "" if it can.
+        writer: this process.
         rivals: classes that have carried the name at any moment since the last decision was carried out.
     """
 
@@ -32,6 +33,7 @@ class Situation:
     devices: Mapping[str, DeviceTally] = field(default_factory=dict)
     nodes: Mapping[str, NodeTally] = field(default_factory=dict)
     unsupported: str = ""
+    writer: str = ""
     rivals: frozenset[str] = frozenset()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from controller.api import Bridge, BridgeStatus, Condition, ConditionType
 from controller.bridges.actions import ApplyClass
-from controller.bridges.classes import is_as_wanted, was_edited
+from controller.bridges.classes import has_spec, was_edited
 from controller.bridges.situation import Telling
 from controller.watching.model import SeenClass
 
@@ -25,7 +25,7 @@ def cleared(bridge: Bridge, seen: SeenClass, resource_name: str) -> Telling:
 
 def written(bridge: Bridge, seen: SeenClass | None, wanted: ApplyClass, *, is_healing: bool) -> Iterator[Telling]:
     """The bridge's class was written, if it was."""
-    if seen is not None and is_as_wanted(seen, wanted):
+    if seen is not None and seen.bridge and has_spec(seen, wanted.spec):
         if is_healing:
             yield _telling(
                 bridge,
