@@ -162,10 +162,7 @@ class Elector:
         """Take or renew the Lease, within that many seconds; whether it is ours now."""
         begun = self._clock()
         try:
-            taken = self._renew(seconds) if self._leads else self._take(begun + seconds)
-        except ConflictError:
-            # Somebody wrote in between. A leader looks who: the next attempt has to know the Lease as it is.
-            return self._look_again(begun + seconds)
+            taken = self._attempt(begun + seconds)
         except KubeError as error:
             log.warning("lease not written, will try again", lease=self._title, error=str(error))
             return False
@@ -175,33 +172,35 @@ class Elector:
             self._leads = True
         return taken
 
-    def _look_again(self, deadline: float) -> bool:
+    def _attempt(self, deadline: float) -> bool:
+        if not self._leads:
+            return self._make_or_see(deadline) or self._take(deadline)
         try:
-            self._observe(self._get(deadline))
-        except KubeError as error:
-            log.warning("lease not read, will try again", lease=self._title, error=str(error))
-        return False
+            return self._renew(deadline)
+        except (ConflictError, NotFoundError):
+            # Somebody wrote or deleted it. The next attempt has to know it as it is; and of one that is gone, whoever
+            # makes it first leads, which had better be us.
+            return self._make_or_see(deadline)
 
-    def _renew(self, seconds: float) -> bool:
-        """Write what we know to be ours without reading it: whoever changed it makes that a conflict."""
-        body = _with_spec(self._known, {**mapping(self._known.get("spec")), "renewTime": _now()})
+    def _make_or_see(self, deadline: float) -> bool:
+        """Look at the Lease, or make it where there is none; whether we made it."""
         try:
-            self._observe(self._client.replace(LEASES, body, timeout=seconds))
-        except NotFoundError:
-            # Somebody deleted it. Whoever creates it first leads, and that had better be us.
-            self._observe(self._client.create(LEASES, self._new(), timeout=seconds))
-        return self.leader == self._identity
-
-    def _take(self, deadline: float) -> bool:
-        try:
-            self._observe(self._get(deadline))
+            self._observe(self._client.get(LEASES, self._name, namespace=self._namespace, timeout=self._left(deadline)))
         except NotFoundError:
             self._observe(self._client.create(LEASES, self._new(), timeout=self._left(deadline)))
             return True
+        return False
+
+    def _renew(self, deadline: float) -> bool:
+        """Write what we know to be ours without reading it: whoever changed it makes that a conflict."""
+        spec = {**mapping(self._known.get("spec")), "renewTime": _now()}
+        self._write(spec, timeout=self._left(deadline))
+        return self.leader == self._identity
+
+    def _take(self, deadline: float) -> bool:
         if self._is_held():
             return False
-        body = _with_spec(self._known, self._spec(transitions=_transitions(self._known) + 1))
-        self._observe(self._client.replace(LEASES, body, timeout=self._left(deadline)))
+        self._write(self._spec(transitions=_transitions(self._known) + 1), timeout=self._left(deadline))
         return True
 
     def _is_held(self) -> bool:
@@ -213,12 +212,13 @@ class Elector:
         self._leads = False
         spec = self._spec(transitions=_transitions(self._known)) | {"holderIdentity": "", "leaseDurationSeconds": 1}
         try:
-            self._client.replace(LEASES, _with_spec(self._known, spec), timeout=self._terms.call)
+            self._write(spec, timeout=self._terms.call)
         except KubeError as error:
             log.warning("lease not given back, a successor has to wait", lease=self._title, error=str(error))
 
-    def _get(self, deadline: float) -> Object:
-        return self._client.get(LEASES, self._name, namespace=self._namespace, timeout=self._left(deadline))
+    def _write(self, spec: Object, *, timeout: float) -> None:
+        """Write another spec; the resourceVersion that we know guards it."""
+        self._observe(self._client.replace(LEASES, self._known | {"spec": spec}, timeout=timeout))
 
     def _left(self, deadline: float) -> float:
         return max(0.1, deadline - self._clock())
@@ -243,11 +243,6 @@ class Elector:
             "renewTime": now,
             "leaseTransitions": transitions,
         }
-
-
-def _with_spec(lease: Object, spec: Object) -> Object:
-    """The Lease with another spec; its resourceVersion stays and guards the write."""
-    return lease | {"spec": spec}
 
 
 def _holder(lease: Object) -> str:
