@@ -159,7 +159,7 @@ class Actor:
             self._client.delete(DEVICE_CLASSES, action.name, uid=action.uid, resource_version=version)
         except NotFoundError:
             log.info("class is gone", name=action.name)
-        self._watcher.forget_class(action.name, action.uid)
+        self._watcher.forget(DEVICE_CLASSES, action.name, action.uid)
 
     def _set_finalizers(self, action: AddFinalizer | RemoveFinalizer) -> None:
         metadata = {"resourceVersion": action.resource_version, "finalizers": list(action.finalizers)}
@@ -167,8 +167,10 @@ class Actor:
             answer = self._client.patch(BRIDGES, action.bridge, {"metadata": metadata}, field_manager=FIELD_MANAGER)
         except NotFoundError:
             return
-        if isinstance(action, AddFinalizer):
+        if action.finalizers:
             self._watcher.note_bridge(answer)
+        else:
+            self._watcher.forget(BRIDGES, action.bridge, answer["metadata"]["uid"])
 
     def _note(self, answer: Object) -> None:
         seen = self._watcher.note_class(answer)

@@ -159,10 +159,10 @@ class Watcher:
                 self._carriers[seen.extended_name].add(seen.name)
         return projected
 
-    def forget_class(self, name: str, uid: str) -> None:
-        """A class was deleted by us, before the watch tells it."""
-        self._stores[DEVICE_CLASSES].forget({"metadata": {"name": name, "uid": uid}})
-        self._noter(DEVICE_CLASSES)(name)
+    def forget(self, resource: Resource, name: str, uid: str) -> None:
+        """A class or bridge is gone by our doing, before the watch tells it."""
+        self._stores[resource].forget({"metadata": {"name": name, "uid": uid}})
+        self._noter(resource)(name)
 
     def note_bridge(self, item: Object) -> None:
         """Take the answer to a write of a bridge, before the watch tells it."""

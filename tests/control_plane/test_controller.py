@@ -78,8 +78,9 @@ def gpu(name, product="H100", memory="80Gi", **more):
     }
 
 
-def mig(name, profile):
-    return {"name": name, "attributes": {"type": {"string": "mig"}, "profile": {"string": profile}}}
+def mig(name, profile, product):
+    attributes = {"type": "mig", "profile": profile, "productName": product}
+    return {"name": name, "attributes": {key: {"string": value} for key, value in attributes.items()}}
 
 
 def class_of(resource_name):
@@ -119,12 +120,12 @@ def test_a_bridge_becomes_a_class_and_says_what_it_selects(controllers, publishe
 
 def test_the_numbers_follow_slices_and_claims(controllers, published, admin, server, name, resource):
     controllers.start()
-    controllers.add(bridge(name, resource, select={"type": "mig", "profile": "7g.80gb"}))
+    controllers.add(bridge(name, resource, select={"profile": "7g.80gb", "productName": name}))
     assert "no node publishes" in controllers.wait_reason(name, "NoDevices")
-    published(mig("a", "7g.80gb"), mig("b", "7g.80gb"), mig("c", "1g.10gb"), pool=name)
+    published(mig("a", "7g.80gb", name), mig("b", "7g.80gb", name), mig("c", "1g.10gb", name), pool=name)
     controllers.wait_counts(name, published=2, allocatable=2)
     controllers.wait_reason(name, "Serving")
-    published(mig("a", "7g.80gb"), pool=f"{name}-other")
+    published(mig("a", "7g.80gb", name), pool=f"{name}-other")
     controllers.wait_counts(name, published=3)
     claim = _allocated_claim(admin, server, name, class_of(resource), device="b")
     controllers.wait_counts(name, published=3, allocatable=2, allocated=1)
