@@ -194,5 +194,7 @@ def test_the_base_class_is_adopted_for_the_name_and_given_back(node, space, cont
     controllers.delete("base")
     assert "extendedResourceName" not in controllers.device_class("gpu.nvidia.com")["spec"]
     node.check(space.running("app")[0])
-    keeper.server.kubectl("apply", "-f", str(REPOSITORY / "deploy/deviceclasses.yaml"), "--force-conflicts", "--server-side")
+    keeper.server.kubectl(
+        "apply", "-f", str(REPOSITORY / "deploy/deviceclasses.yaml"), "--force-conflicts", "--server-side"
+    )
     assert controllers.device_class("gpu.nvidia.com")["spec"] == before
