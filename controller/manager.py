@@ -9,11 +9,12 @@ trusted any more.
 
 import importlib.metadata
 import threading
+from functools import partial
 from typing import Final
 
 import structlog
 
-from controller.acting import Actor
+from controller.acting import Actor, unsupported_because
 from controller.flags import Options
 from controller.metrics import Metrics
 from controller.reconciler import Reconciler
@@ -68,13 +69,14 @@ class Manager:
         self._watcher = Watcher(client, on_change=self._on_change, on_return=self._on_return)
         actor = Actor(client, self._watcher, may_act=lambda: self._elector.leads, on_action=self._metrics.acted)
         self._reconciler = Reconciler(
-            client,
+            partial(unsupported_because, client),
             watcher=self._watcher,
             actor=actor,
             record=self._events.record,
             metrics=self._metrics,
             queue=self._queue,
             identity=options.identity,
+            discovery=options.discovery,
         )
 
     def run(self) -> int:

@@ -9,14 +9,13 @@ from typing import Final
 
 import structlog
 
-from controller.acting import Actor, NotLeadingError, unsupported_because
-from controller.api import BRIDGES, Bridge, BridgeError, BridgeStatus, decode_bridge, resource_name_of
-from controller.bridges import Decision, Situation, Telling, decide, matches
+from controller.acting import Actor, NotLeadingError
+from controller.api import BRIDGES, Bridge, BridgeError, BridgeStatus, Mode, decode_bridge, resource_name_of
+from controller.bridges import Decision, Situation, Telling, decide, discover, matches
 from controller.bridges.conditions import refused
 from controller.metrics import Metrics
 from controller.watching import Watcher
 from dradriver.kube import (
-    Client,
     EventType,
     ForbiddenError,
     Happening,
@@ -30,7 +29,12 @@ from dradriver.kube import (
 log = structlog.get_logger(__name__)
 
 _LOOK: Final = ""
-"""Key of the work queue for taking in what has changed; all others are extended resource names."""
+_DISCOVER: Final = "discover"
+"""Keys of the work queue for taking in what has changed, and for making bridges; all others are extended resource
+names, which have a slash."""
+
+_MISSING_SECONDS: Final = 60.0
+"""After which it is looked again whether a bridge's profile is still missing."""
 
 _COUNTS_SECONDS: Final = 0.5
 """By which changes of slices, claims and nodes are gathered, so that a busy cluster does not cost a write for each."""
@@ -43,19 +47,19 @@ class Reconciler:
     """Works on one thread, and only as long as this process leads.
 
     Args:
-        client: access to the API server.
+        ask: gives why the API server cannot do it, for people; "" if it can.
         watcher: from which the situation is read; its `on_change` and `on_return` are to be ours.
         actor: carries decisions out.
         record: takes Events.
         metrics: where work is counted.
         queue: of names, in which the watcher's news are wanted too.
         identity: of this process.
-        clock: monotonic seconds.
+        discovery: mode of bridges for MIG profiles that are found; None if none are to be made.
     """
 
     def __init__(
         self,
-        client: Client,
+        ask: Callable[[], str],
         *,
         watcher: Watcher,
         actor: Actor,
@@ -63,16 +67,18 @@ class Reconciler:
         metrics: Metrics,
         queue: WorkQueue[str],
         identity: str,
-        clock: Callable[[], float] = time.monotonic,
+        discovery: Mode | None = None,
     ) -> None:
-        self._client = client
+        self._ask = ask
         self._watcher = watcher
         self._actor = actor
         self._record = record
         self._metrics = metrics
         self._queue = queue
         self._identity = identity
-        self._clock = clock
+        self._discovery = discovery
+        self._missing: Mapping[str, float] = {}
+        self._clock = time.monotonic
         self._rivals: dict[str, frozenset[str]] = {}
         self._bridges: dict[str, list[tuple[Bridge, Object]]] = {}
         self._owners: dict[str, str] = {}
@@ -117,7 +123,7 @@ class Reconciler:
 
     def _work(self, key: str) -> None:
         try:
-            self._look() if key == _LOOK else self._settle(key)
+            self._work_on(key)
         except NotLeadingError:
             raise
         except KubeError as error:
@@ -132,6 +138,15 @@ class Reconciler:
             self._queue.forget(key)
             self._metrics.succeeded("reconcile")
 
+    def _work_on(self, key: str) -> None:
+        match key:
+            case "":
+                self._look()
+            case "discover":
+                self._discover()
+            case _:
+                self._settle(key)
+
     # --- what there is ---------------------------------------------------------------------------
 
     def _look(self) -> None:
@@ -139,6 +154,7 @@ class Reconciler:
         is_first = not self._owners and not self._bridges
         if not self._watcher.absorb() and not is_first:
             return
+        self._queue.add(_DISCOVER)
         former = set(self._bridges)
         self._read_bridges()
         for name in sorted(former | set(self._bridges) | set(self._rivals)):
@@ -200,9 +216,27 @@ class Reconciler:
         self._write_statuses(resource_name, decision.statuses)
         self._queue.add_after(resource_name, _AGAIN_SECONDS)
 
+    def _discover(self) -> None:
+        if self._discovery is None:
+            return
+        self._read_bridges()
+        census = self._watcher.census
+        found = discover(
+            census.kinds(),
+            [bridge for pairs in self._bridges.values() for bridge, _ in pairs],
+            used=census.used_classes(),
+            missing=self._missing,
+            mode=self._discovery,
+            now=self._clock(),
+        )
+        self._missing = found.missing
+        self._actor.change_bridges(found.create, found.delete)
+        if found.missing:
+            self._queue.add_after(_DISCOVER, _MISSING_SECONDS)
+
     def _ask_capability(self) -> None:
         if self._clock() - self._asked >= _AGAIN_SECONDS:
-            self._unsupported = unsupported_because(self._client)
+            self._unsupported = self._ask()
             self._asked = self._clock()
 
     def ask_again(self) -> None:

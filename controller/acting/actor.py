@@ -1,7 +1,8 @@
 """Writes of classes and bridges, each guarded by what was seen when it was decided."""
 
+import contextlib
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
@@ -27,7 +28,7 @@ from controller.bridges import (
     RemoveFinalizer,
 )
 from controller.watching import Watcher
-from dradriver.kube import DEVICE_CLASSES, Client, KubeError, NotFoundError, Object
+from dradriver.kube import DEVICE_CLASSES, AlreadyExistsError, Client, KubeError, NotFoundError, Object
 
 log = structlog.get_logger(__name__)
 
@@ -99,6 +100,23 @@ class Actor:
             return
         self._watcher.note_bridge(answer)
         self._on_action("WriteStatus")
+
+    def change_bridges(self, create: Iterable[Object], delete: Iterable[tuple[str, str]]) -> None:
+        """Create bridges that were discovered, and delete those, by name and uid, whose profile is gone.
+
+        Raises:
+            KubeError: at the first that fails; somebody's own bridge of the same name is none.
+        """
+        for body in create:
+            self._check()
+            with contextlib.suppress(AlreadyExistsError):
+                self._watcher.note_bridge(self._client.create(BRIDGES, body))
+            self._on_action("CreateBridge")
+        for name, uid in delete:
+            self._check()
+            with contextlib.suppress(NotFoundError):
+                self._client.delete(BRIDGES, name, uid=uid)
+            self._on_action("DeleteBridge")
 
     def _check(self) -> None:
         if not self._may_act():

@@ -20,6 +20,7 @@ from controller.api.bridge import (
 from controller.api.names import (
     ADOPTED_ANNOTATION,
     BRIDGE_LABEL,
+    DISCOVERED_LABEL,
     FIELD_MANAGER,
     FINALIZER,
     FORCE_DELETE_ANNOTATION,
@@ -36,6 +37,7 @@ __all__ = [
     "ADOPTED_ANNOTATION",
     "BRIDGES",
     "BRIDGE_LABEL",
+    "DISCOVERED_LABEL",
     "FIELD_MANAGER",
     "FINALIZER",
     "FORCE_DELETE_ANNOTATION",

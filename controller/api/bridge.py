@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from controller.api.names import FORCE_DELETE_ANNOTATION, GROUP, VERSION, derived_class_name
+from controller.api.names import DISCOVERED_LABEL, FORCE_DELETE_ANNOTATION, GROUP, VERSION, derived_class_name
 from dradriver.kube import Object, Resource
 from dradriver.resource import parse_quantity
 
@@ -163,6 +163,7 @@ class Bridge:
         finalizers: as they are.
         deleting: somebody has deleted it; only finalizers keep it.
         forced: it may go though claims use its class.
+        is_discovered: the controller made it, for a profile that it found.
         spec: wanted.
         status: as it was found last.
     """
@@ -175,6 +176,7 @@ class Bridge:
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
     forced: bool = False
+    is_discovered: bool = False
     spec: BridgeSpec
     status: BridgeStatus = field(default_factory=BridgeStatus)
 
@@ -201,6 +203,7 @@ def decode_bridge(item: Object) -> Bridge:
             finalizers=tuple(metadata.get("finalizers") or ()),
             deleting="deletionTimestamp" in metadata,
             forced=(metadata.get("annotations") or {}).get(FORCE_DELETE_ANNOTATION) == "true",
+            is_discovered=(metadata.get("labels") or {}).get(DISCOVERED_LABEL) == "true",
             spec=_spec(item["spec"]),
             status=_status(item.get("status") or {}),
         )

@@ -24,6 +24,9 @@ WRITER_ANNOTATION: Final = f"{DRADRIVER_DOMAIN}/written-by"
 ADOPTED_ANNOTATION: Final = f"{DRADRIVER_DOMAIN}/adopted"
 """On a DeviceClass: `true` if somebody else made it. It is given back, not deleted, when its bridge goes."""
 
+DISCOVERED_LABEL: Final = f"{DRADRIVER_DOMAIN}/discovered"
+"""On a bridge: `true` if the controller made it for a profile that it found, and removes it with the profile."""
+
 FINALIZER: Final = f"{DRADRIVER_DOMAIN}/bridge"
 """Keeps a bridge until no claim uses its class."""
 
@@ -49,6 +52,6 @@ def derived_class_name(resource_name: str) -> str:
 def resource_name_of_profile(profile: str) -> str:
     """Name the extended resource of a MIG profile as the device plugin does: `1g.10gb+me` is `mig-1g.10gb.me`.
 
-    Source: the device plugin replaces the plus sign, which resource names may not have.
+    Source: the device plugin replaces the plus sign, which resource names may not have; nor may they have commas.
     """
-    return f"{_NVIDIA}/mig-{profile.replace('+', '.')}"
+    return f"{_NVIDIA}/mig-{profile.replace('+', '.').replace(',', '.')}"

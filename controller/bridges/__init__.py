@@ -10,6 +10,7 @@ from controller.bridges.actions import (
     RemoveFinalizer,
 )
 from controller.bridges.deciding import decide
+from controller.bridges.discovery import Discovery, discover
 from controller.bridges.selection import expression, matches
 from controller.bridges.situation import Decision, Situation, Telling
 
@@ -20,11 +21,13 @@ __all__ = [
     "ClearName",
     "Decision",
     "DeleteClass",
+    "Discovery",
     "ReleaseClass",
     "RemoveFinalizer",
     "Situation",
     "Telling",
     "decide",
+    "discover",
     "expression",
     "matches",
 ]

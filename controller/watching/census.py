@@ -102,6 +102,10 @@ class Census:
         """Claims that name a class, sorted."""
         return tuple(sorted(self._claims[key].name for key in self._users.get(class_name, ())))
 
+    def used_classes(self) -> frozenset[str]:
+        """Classes that claims name."""
+        return frozenset(self._users)
+
     def kinds(self) -> tuple[DeviceKind, ...]:
         """Every kind of device that is published."""
         self._recount()

@@ -198,3 +198,22 @@ def test_the_base_class_is_adopted_for_the_name_and_given_back(node, space, cont
         "apply", "-f", str(REPOSITORY / "deploy/deviceclasses.yaml"), "--force-conflicts", "--server-side"
     )
     assert controllers.device_class("gpu.nvidia.com")["spec"] == before
+
+
+def test_profiles_that_are_found_get_their_bridges(node, space, controllers):
+    own = bridge("mine", SMALL, select={"profile": "1g.10gb"}, deviceClassName="mine.gpu.example.com")
+    controllers.add(own)
+    controllers.start("--discover-mig-profiles", "WhenReady")
+    attributes = [device["attributes"] for device in node.published().values()]
+    found = {each["profile"]["string"].replace("+", ".") for each in attributes if "profile" in each}
+    assert {"1g.10gb", "2g.20gb"} <= found
+    profiles = found - {"1g.10gb"}
+    for profile in profiles:
+        controllers.wait_reason(f"mig-{profile}", "Serving")
+    # The name for which somebody has made one is left to that.
+    assert {each["metadata"]["name"] for each in controllers.all_bridges()} == {f"mig-{each}" for each in profiles} | {
+        "mine"
+    }
+    larger = limited("app") | {"resources": {"limits": {"nvidia.com/mig-2g.20gb": "1"}}}
+    space.add(pod("larger", larger))
+    assert kinds(node.check(space.running("larger")[0])["app"]) == ["2g.20gb"]

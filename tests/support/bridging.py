@@ -1,7 +1,6 @@
 """The controller as a process, its bridges, and who carries which extended resource name at any moment."""
 
 import secrets
-import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -73,12 +72,12 @@ class Controllers:
 
     # --- processes -------------------------------------------------------------------------------
 
-    def start(self, *, leads: bool = True, program: Sequence[str] = PROGRAM) -> Plugin:
-        """Start one, and wait until it is ready, and leads if it is to."""
+    def start(self, *options: str, leads: bool = True, program: Sequence[str] = PROGRAM) -> Plugin:
+        """Start one with these options, and wait until it is ready, and leads if it is to."""
         name = f"controller-{len(self._made)}"
         made = Plugin(
             environment={"POD_NAME": name},
-            arguments=("--kubeconfig", str(self._kubeconfig)),
+            arguments=("--kubeconfig", str(self._kubeconfig), *options),
             log=self._folder / f"{name}.log",
         )
         self._made.append(made)
@@ -99,15 +98,20 @@ class Controllers:
     def close(self) -> None:
         """Remove all bridges, with their classes, and end every process."""
         try:
-            if self.all_bridges() and not any(each.running for each in self._made):
+            self._end()
+            if self.all_bridges():
+                # A plain one, which makes no bridges.
                 self.start()
-            self.clear()
+                self.clear()
         finally:
-            for each in self._made:
-                if each.running:
-                    each.stop(signal.SIGKILL)
+            self._end()
             with suppress(NotFoundError):
                 self.admin.delete(LEASES, LEASE, namespace=NAMESPACE)
+
+    def _end(self) -> None:
+        for each in self._made:
+            if each.running:
+                each.stop()
 
     # --- bridges ---------------------------------------------------------------------------------
 

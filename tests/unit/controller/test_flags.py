@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from controller.api import Mode
 from controller.flags import parse
 
 
@@ -9,6 +10,12 @@ def test_defaults():
     options = parse([], {})
     assert (options.kubeconfig, options.namespace, options.http_endpoint) == (None, "dradriver", ":8080")
     assert (options.log_level, options.log_format) == ("info", "json")
+    assert options.discovery is None
+
+
+def test_discovery_has_the_mode_of_its_bridges():
+    assert parse(["--discover-mig-profiles", "WhenReady"], {}).discovery is Mode.WHEN_READY
+    assert parse([], {"DISCOVER_MIG_PROFILES": "off"}).discovery is None
 
 
 def test_no_two_processes_have_the_same_identity():
@@ -33,6 +40,7 @@ def test_a_kubeconfig_is_an_absolute_path():
     [
         (["--log-level", "loud"], "none of debug"),
         (["--log-format", "xml"], "none of json"),
+        (["--discover-mig-profiles", "true"], "none of off, Enabled, WhenReady, Disabled"),
         (["--namespace", "No Good"], "must be the name of a namespace"),
         (["--unknown", "x"], "unrecognized"),
     ],
