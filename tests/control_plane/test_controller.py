@@ -83,6 +83,11 @@ def mig(name, profile, product):
     return {"name": name, "attributes": {key: {"string": value} for key, value in attributes.items()}}
 
 
+def lonely(name, resource_name):
+    """A bridge that selects nothing, whatever other tests have published."""
+    return bridge(name, resource_name, select={"type": "gpu", "productName": name})
+
+
 def class_of(resource_name):
     return f"{resource_name.partition('/')[2]}.gpu.dradriver.dev"
 
@@ -332,7 +337,7 @@ def test_killed_in_the_middle_of_a_take_over(controllers, hand_made, admin, name
     """Whenever it happens, never do two carry the name, and the next process finishes it."""
     hand_made(f"{name}-hand-made", resource)
     first = controllers.start()
-    controllers.add(bridge(name, resource))
+    controllers.add(lonely(name, resource))
     controllers.wait_reason(name, "NameOnOtherClass")
     with controllers.referee() as referee:
         controllers.change(name, adopt=True)
@@ -348,11 +353,11 @@ def test_killed_in_the_middle_of_a_take_over(controllers, hand_made, admin, name
 
 def test_at_rest_it_writes_nothing(controllers, name, resource):
     controller = controllers.start()
-    controllers.add(bridge(name, resource))
+    controllers.add(lonely(name, resource))
     controllers.wait_reason(name, "NoDevices")
     wait_for(lambda: "ClassCreated" in _events(controllers, name), "the events")
     before = controllers.find(name)["metadata"]["resourceVersion"]
-    controllers.add(bridge(f"{name}-2", f"{resource}-2"))
+    controllers.add(lonely(f"{name}-2", f"{resource}-2"))
     controllers.wait_reason(f"{name}-2", "NoDevices")
     assert controllers.find(name)["metadata"]["resourceVersion"] == before
     page = controller.page("/metrics")
