@@ -1,4 +1,4 @@
-"""Access to the API server: client, reflector, work queue, events. Objects are plain dicts.
+"""Access to the API server: client, reflector, work queue, events, leader election. Objects are plain dicts.
 
 `dradriver.kube.connection`, which makes a client from a kubeconfig, is left out on purpose: it alone imports the
 kubernetes package, which takes 0.4 s, and is imported when there is time for it.
@@ -6,6 +6,7 @@ kubernetes package, which takes 0.4 s, and is imported when there is time for it
 
 from dradriver.kube.backoff import Backoff
 from dradriver.kube.client import Client, Listing, PatchKind, Selector, Watch, WatchEvent
+from dradriver.kube.elector import Elector, Terms
 from dradriver.kube.errors import (
     AlreadyExistsError,
     ApiError,
@@ -51,6 +52,7 @@ __all__ = [
     "Backoff",
     "Client",
     "ConflictError",
+    "Elector",
     "EventRecorder",
     "EventType",
     "ForbiddenError",
@@ -71,6 +73,7 @@ __all__ = [
     "Selector",
     "ServerError",
     "Store",
+    "Terms",
     "TooManyRequestsError",
     "UnauthorizedError",
     "UnreachableError",

@@ -7,7 +7,7 @@ the next PUT would then erase. No limit on the client's side either; the server 
 import email.utils
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -126,6 +126,7 @@ class Client:
         selector: Selector = Selector(),
         resource_version: str = "",
         limit: int = 500,
+        project: Callable[[Object], Object] = lambda item: item,
     ) -> Listing:
         """Read all pages of a list.
 
@@ -133,34 +134,45 @@ class Client:
             resource: what to list.
             selector: which of them.
             resource_version: "" is the newest state (quorum read); "0" is whatever the server has in its cache.
-            limit: objects for each page.
+            limit: objects for each page. A server that answers from its cache ("0") may send all at once.
+            project: what is kept of each object, called page by page so that never all of them are there in full.
         """
         query = selector.query() | {"limit": str(limit)}
         if resource_version:
             query["resourceVersion"] = resource_version
         path = resource.path(namespace=selector.namespace)
         page = self._call("GET", path, query=query)
-        items: list[Object] = _items(page, resource)
+        items = [project(item) for item in _items(page, resource)]
         while token := mapping(page.get("metadata")).get("continue"):
             try:
                 page = self._call("GET", path, query=selector.query() | {"limit": str(limit), "continue": token})
             except GoneError:
                 # The pages' snapshot was compacted while we read; all at once cannot suffer that.
                 page, items = self._call("GET", path, query=selector.query()), []
-            items += _items(page, resource)
+            items += [project(item) for item in _items(page, resource)]
         version = str(mapping(page.get("metadata")).get("resourceVersion") or "")
         return Listing(items=tuple(items), resource_version=version)
 
-    def create(self, resource: Resource, body: Object, *, dry_run: bool = False) -> Object:
+    def create(
+        self, resource: Resource, body: Object, *, dry_run: bool = False, timeout: float | None = None
+    ) -> Object:
         """Create; the namespace is the object's own. Unknown fields are an InvalidError, as in all writes."""
         path = resource.path(namespace=_namespace(body))
-        return self._call("POST", path, query=_write_query(dry_run=dry_run), body=body)
+        return self._call("POST", path, query=_write_query(dry_run=dry_run), body=body, timeout=timeout)
 
-    def replace(self, resource: Resource, body: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
+    def replace(
+        self,
+        resource: Resource,
+        body: Object,
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> Object:
         """Replace; a resourceVersion or uid in the object's metadata is a precondition (ConflictError)."""
         name = body["metadata"]["name"]
         path = resource.path(namespace=_namespace(body), name=name, subresource=subresource)
-        return self._call("PUT", path, query=_write_query(dry_run=dry_run), body=body)
+        return self._call("PUT", path, query=_write_query(dry_run=dry_run), body=body, timeout=timeout)
 
     def patch(
         self,
@@ -171,10 +183,12 @@ class Client:
         kind: PatchKind = PatchKind.MERGE,
         namespace: str = "",
         subresource: str = "",
+        field_manager: str = "dradriver",
     ) -> Object:
         """Patch; a JSON patch is a tuple of operations."""
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
-        return self._call("PATCH", path, query=_write_query(), body=body, content_type=kind)
+        query = _write_query() | {"fieldManager": field_manager}
+        return self._call("PATCH", path, query=query, body=body, content_type=kind)
 
     def apply(
         self,
@@ -249,6 +263,19 @@ class Client:
                 stream.close()
             raise from_status(stream.status, _document(body), target=target, retry_after=_retry_after(stream.headers))
         return Watch(stream, target=target)
+
+    def server_version(self) -> tuple[int, int]:
+        """Ask for the version of Kubernetes: major and minor.
+
+        Raises:
+            ServerError: what answered is no API server.
+        """
+        answer = self._call("GET", "/version")
+        try:
+            # Some distributions write 36+.
+            return int(answer["major"]), int(str(answer["minor"]).rstrip("+"))
+        except (KeyError, ValueError) as error:
+            raise _unreadable(json.dumps(answer).encode(), target="GET /version") from error
 
     def close(self) -> None:
         """Close idle connections."""

@@ -50,6 +50,7 @@ def connect(
     kubeconfig: Path | None = None,
     *,
     x509_strict: bool = True,
+    timeout: float = 30.0,
     user_agent: str = "dradriver",
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
@@ -64,6 +65,7 @@ def connect(
         kubeconfig: file to use, whatever the environment says.
         x509_strict: Python 3.13 and newer refuse certificate authorities without Authority Key Identifier or key
             usage, which older managed clusters have. False lifts that; chain and host name are checked always.
+        timeout: seconds after which a call that has not been answered in full is given up.
         user_agent: sent with every request.
         environ: environment variables.
         service_account: folder with `token` and `ca.crt`.
@@ -90,7 +92,8 @@ def connect(
             user_agent=user_agent,
             proxy=_without_password(proxy),
             clock=clock,
-        )
+        ),
+        timeout=timeout,
     )
 
 

@@ -78,6 +78,9 @@ class Reflector:
         on_change: called with the key of each object that changed or vanished, and for a list with "".
         on_return: called when the server answers again after it did not, or after it ended a stream before its time:
             it may have been restarted as another version.
+        project: what the store keeps of an object; its metadata with name, namespace, uid and resourceVersion has to be
+            kept. With it a list is read page by page from the newest state, for one process that follows a whole
+            cluster; without it as the server has it in its cache, for a process on each node.
         pace: times.
     """
 
@@ -90,6 +93,7 @@ class Reflector:
         selector: Selector = Selector(),  # noqa: B008 - frozen
         on_change: Callable[[str], None] = lambda _key: None,
         on_return: Callable[[], None] = lambda: None,
+        project: Callable[[Object], Object] | None = None,
         pace: Pace | None = None,
     ) -> None:
         self._client = client
@@ -98,6 +102,8 @@ class Reflector:
         self._selector = selector
         self._on_change = on_change
         self._on_return = on_return
+        self._project = project or _all_of_it
+        self._cached = "" if project else "0"
         self._pace = pace or Pace()
         self._position = ""
         self._watch: Watch | None = None
@@ -222,10 +228,12 @@ class Reflector:
 
     def _list(self) -> None:
         # "0" lets the server answer from its cache: a whole cluster of nodes may come at the same time.
-        listing = self._client.list(self._resource, selector=self._selector, resource_version="0")
+        listing = self._client.list(
+            self._resource, selector=self._selector, resource_version=self._cached, project=self._project
+        )
         if not self._store.replace(listing.items, listing.resource_version):
             since = self._store.floor
-            listing = self._client.list(self._resource, selector=self._selector)
+            listing = self._client.list(self._resource, selector=self._selector, project=self._project)
             self._store.replace(listing.items, listing.resource_version, since=since)
         self._position = listing.resource_version
         self._synced.set()
@@ -268,9 +276,13 @@ class Reflector:
 
     def _deliver(self, kind: str, item: Object) -> None:
         if kind in {"ADDED", "MODIFIED"}:
-            changed = self._store.put(item, watched=True)
+            changed = self._store.put(self._project(item), watched=True)
         else:
             changed = kind == "DELETED" and self._store.remove(item)
         self._position = str(item["metadata"]["resourceVersion"])
         if changed:
             self._on_change(key_of(item))
+
+
+def _all_of_it(item: Object) -> Object:
+    return item

@@ -13,7 +13,7 @@ from dradriver.resource.model import (
     Version,
 )
 from dradriver.resource.validate import InvalidPoolError, validate
-from dradriver.resource.wire import same_content, slice_spec
+from dradriver.resource.wire import parse_quantity, quantity, same_content, slice_spec
 
 __all__ = [
     "AttributeValue",
@@ -28,6 +28,8 @@ __all__ = [
     "Taint",
     "Version",
     "lay_out",
+    "parse_quantity",
+    "quantity",
     "same_content",
     "slice_spec",
     "validate",

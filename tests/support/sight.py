@@ -9,6 +9,8 @@ from support.server import Body, Server
 from support.simulated import SimulatedNode
 
 DRIVER = "gpu.nvidia.com"
+EXTENDED = "extended resources"
+"""Stands for the claim that the scheduler makes for a pod's extended resources; no claim can have that name."""
 
 _SCRIPT = "ls -l /dev; for d in nvidia-caps dri; do echo \"in $d\"; ls -l /dev/$d; done; echo 'in env'; env"
 _DEVICE = re.compile(r"c\S+ +\d+ \S+ \S+ +(\d+), +(\d+) .* (\S+)")
@@ -76,13 +78,15 @@ class Device:
 
 
 def claims_of(server: Server, pod: Body) -> dict[str, Body]:
-    """The claims of a pod by the names it has for them."""
+    """The claims of a pod by the names it has for them; the one for its extended resources is `EXTENDED`."""
     namespace = pod["metadata"]["namespace"]
+    extended = pod["status"].get("extendedResourceClaimStatus")
+    special = {EXTENDED: extended["resourceClaimName"]} if extended else {}
     made = {each["name"]: each["resourceClaimName"] for each in pod["status"].get("resourceClaimStatuses", ())}
-    return {
-        use["name"]: server.get("ResourceClaim", use.get("resourceClaimName") or made[use["name"]], namespace=namespace)
-        for use in pod["spec"].get("resourceClaims", ())
+    named = {
+        use["name"]: use.get("resourceClaimName") or made[use["name"]] for use in pod["spec"].get("resourceClaims", ())
     }
+    return {name: server.get("ResourceClaim", claim, namespace=namespace) for name, claim in (named | special).items()}
 
 
 def results(claim: Body, request: str | None = None) -> list[Body]:
@@ -126,7 +130,9 @@ def slices(server: Server) -> list[Body]:
 def uses(pod: Body, container: str) -> list[tuple[str, str | None]]:
     """The claims, or single requests of claims, that a container names."""
     spec = next(each for each in pod["spec"]["containers"] if each["name"] == container)
-    return [(each["name"], each.get("request")) for each in spec.get("resources", {}).get("claims", ())]
+    named = [(each["name"], each.get("request")) for each in spec.get("resources", {}).get("claims", ())]
+    mappings = pod["status"].get("extendedResourceClaimStatus", {}).get("requestMappings", ())
+    return named + [(EXTENDED, each["requestName"]) for each in mappings if each["containerName"] == container]
 
 
 def check(server: Server, simulation: SimulatedNode, pod: Body) -> dict[str, list[Device]]:

@@ -350,3 +350,37 @@ def test_unknown_api_is_an_error_with_the_path(client, server):
     server.fail(Fault(status=405, raw=b"405: method not allowed"))
     with pytest.raises(ApiError, match="/api/v1/nodes/a: 405"):
         client.get(NODES, "a")
+
+
+def test_a_projection_sees_each_object_once_and_its_results_are_the_list(server, client):
+    for index in range(5):
+        server.put("resourceslices", {"metadata": {"name": f"s{index}"}, "spec": {}})
+    seen = []
+
+    def project(item):
+        seen.append(item["metadata"]["name"])
+        return {"metadata": item["metadata"]}
+
+    listing = client.list(RESOURCE_SLICES, limit=2, project=project)
+    assert seen == [f"s{index}" for index in range(5)]
+    assert all(set(item) == {"metadata"} for item in listing.items)
+
+
+@pytest.mark.parametrize(("minor", "expected"), [("37", (1, 37)), ("36+", (1, 36))])
+def test_the_servers_version(server, client, minor, expected):
+    body = json.dumps({"major": "1", "minor": minor}).encode()
+    server.fail(Fault(status=200, raw=body), when=lambda request: request.path == "/version")
+    assert client.server_version() == expected
+
+
+@pytest.mark.parametrize("body", [{}, {"major": "1", "minor": "x"}])
+def test_what_has_no_version_is_no_api_server(server, client, body):
+    server.fail(Fault(status=200, raw=json.dumps(body).encode()), when=lambda request: request.path == "/version")
+    with pytest.raises(ServerError, match="is that the API server"):
+        client.server_version()
+
+
+def test_who_writes_can_be_told_with_a_patch(server, client):
+    server.put("resourceslices", {"metadata": {"name": "s"}, "spec": {}})
+    client.patch(RESOURCE_SLICES, "s", {"spec": {"x": 1}}, field_manager="somebody")
+    assert server.writes[-1].query["fieldManager"] == "somebody"

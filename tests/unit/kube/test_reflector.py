@@ -329,3 +329,36 @@ def test_a_defect_does_not_end_the_thread(server, follow):
 def test_lengths_of_watches_are_spread():
     assert Pace(chance=lambda: 0.0).watch_seconds() == 240
     assert Pace(chance=lambda: 0.5).watch_seconds() == 360
+
+
+def names_only(item):
+    metadata = {key: item["metadata"][key] for key in ("name", "uid", "resourceVersion")}
+    return {"metadata": metadata, "node": item["spec"]["nodeName"]}
+
+
+def test_with_a_projection_only_that_is_kept(server, follow):
+    server.put("resourceslices", thing("first"))
+    follower = follow(project=names_only)
+    assert follower.wait(lambda items: "first" in items)
+    server.put("resourceslices", thing("second", node="b"))
+    assert follower.wait(lambda items: "second" in items)
+    items = follower.store.snapshot()
+    assert {name: set(item) for name, item in items.items()} == {
+        "first": {"metadata", "node"},
+        "second": {"metadata", "node"},
+    }
+    assert items["second"]["node"] == "b"
+    server.remove("resourceslices", "first")
+    assert follower.wait(lambda items: "first" not in items)
+
+
+def test_with_a_projection_a_list_is_read_page_by_page_from_the_newest_state(server, client):
+    for index in range(1100):
+        server.put("resourceslices", thing(f"t{index}"))
+    store = Store()
+    reflector = Reflector(client, RESOURCE_SLICES, store, project=names_only, pace=QUICK)
+    reflector._list()
+    lists = [request for request in server.requests if is_list(request)]
+    assert [request.query.get("limit") for request in lists] == ["500"] * 3
+    assert all("resourceVersion" not in request.query for request in lists)
+    assert len(store.snapshot()) == 1100

@@ -1,0 +1,33 @@
+"""What bridges mean: pure functions from what is known of the cluster to what is to be done."""
+
+from controller.bridges.actions import (
+    Action,
+    AddFinalizer,
+    ApplyClass,
+    ClearName,
+    DeleteClass,
+    ReleaseClass,
+    RemoveFinalizer,
+)
+from controller.bridges.deciding import decide
+from controller.bridges.discovery import Discovery, discover
+from controller.bridges.selection import expression, matches
+from controller.bridges.situation import Decision, Situation, Telling
+
+__all__ = [
+    "Action",
+    "AddFinalizer",
+    "ApplyClass",
+    "ClearName",
+    "Decision",
+    "DeleteClass",
+    "Discovery",
+    "ReleaseClass",
+    "RemoveFinalizer",
+    "Situation",
+    "Telling",
+    "decide",
+    "discover",
+    "expression",
+    "matches",
+]

@@ -1,0 +1,86 @@
+"""The DeviceClass of a bridge: what is written, and whether what is there equals it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from controller.api import (
+    ADOPTED_ANNOTATION,
+    BRIDGE_LABEL,
+    FIELD_MANAGER,
+    HASH_ANNOTATION,
+    MANAGED_BY_LABEL,
+    WRITER_ANNOTATION,
+    Bridge,
+)
+from controller.bridges.actions import ApplyClass
+from controller.bridges.selection import expression
+from controller.watching.model import SeenClass
+from dradriver.api import DRIVER_NAME
+from dradriver.kube import Object
+
+
+def wanted_class(bridge: Bridge, seen: SeenClass | None, *, carries: bool, writer: str) -> ApplyClass:
+    """Say what a bridge's class has to be.
+
+    The writer's name makes every process write each class once: while no controller ran, the scheduler may have
+    forgotten its name (see `deciding`), and any write brings that back.
+
+    Args:
+        bridge: whose.
+        seen: the class that is there.
+        carries: whether it has the extended resource name.
+        writer: this process.
+    """
+    spec = class_spec(bridge, carries=carries)
+    is_adopted = seen is not None and (not seen.bridge or seen.is_adopted)
+    return ApplyClass(
+        name=bridge.spec.device_class_name,
+        resource_version=seen.resource_version if seen else "",
+        labels={MANAGED_BY_LABEL: FIELD_MANAGER, BRIDGE_LABEL: bridge.name},
+        annotations={HASH_ANNOTATION: hash_of(spec), WRITER_ANNOTATION: writer}
+        | ({ADOPTED_ANNOTATION: "true"} if is_adopted else {}),
+        spec=spec,
+    )
+
+
+def class_spec(bridge: Bridge, *, carries: bool) -> Object:
+    """Write the spec of a bridge's class."""
+    configs = [{"opaque": {"driver": DRIVER_NAME, "parameters": dict(each)}} for each in bridge.spec.config]
+    spec: Object = {
+        "selectors": [{"cel": {"expression": expression(bridge.spec.select)}}],
+        # Also where it is empty: what others put there is not to stay.
+        "config": configs,
+    }
+    return spec | ({"extendedResourceName": bridge.spec.resource_name} if carries else {})
+
+
+def is_as_wanted(seen: SeenClass, wanted: ApplyClass) -> bool:
+    """Tell whether nothing has to be written."""
+    return (
+        has_spec(seen, wanted.spec)
+        and wanted.labels.items() <= seen.labels.items()
+        and wanted.annotations.items() <= seen.annotations.items()
+    )
+
+
+def was_edited(seen: SeenClass) -> bool:
+    """Tell whether a class that we wrote is not any more what we wrote."""
+    return bool(seen.bridge) and seen.hash != hash_of(_ours(seen.spec))
+
+
+def has_spec(seen: SeenClass, spec: Mapping[str, Any]) -> bool:
+    """Tell whether a class has a spec, as far as that is ours."""
+    return _ours(seen.spec) == _ours(spec)
+
+
+def hash_of(spec: Mapping[str, Any]) -> str:
+    """Give 16 hexadecimal digits for a spec."""
+    text = json.dumps(_ours(spec), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _ours(spec: Mapping[str, Any]) -> Object:
+    """The fields that we write; the API server leaves empty ones out."""
+    return {name: spec.get(name) or None for name in ("selectors", "config", "extendedResourceName")}

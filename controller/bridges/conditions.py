@@ -1,0 +1,181 @@
+"""Conditions of a bridge in words: what is, why, and what to do about it."""
+
+from collections.abc import Collection, Iterable
+
+from controller.api import (
+    FORCE_DELETE_ANNOTATION,
+    Bridge,
+    BridgeStatus,
+    Condition,
+    ConditionType,
+    DeviceTally,
+    Mode,
+    NodeTally,
+)
+from controller.bridges.situation import Situation
+
+_MOST_NAMED = 10
+"""Of claims and classes in one message."""
+
+_FINE = Condition(type=ConditionType.DEGRADED, holds=False, reason="AsExpected", message="")
+_PEACE = Condition(type=ConditionType.CONFLICT, holds=False, reason="NoConflict", message="")
+
+
+def conflict_of(situation: Situation, bridge: Bridge, rivals: Collection[str]) -> Condition | None:
+    """Say who else has what this bridge needs; None if nobody has.
+
+    Args:
+        situation: of its name.
+        bridge: the one of several that has the name.
+        rivals: classes that carry the name and that we may not touch.
+    """
+    name = bridge.spec.device_class_name
+    seen = situation.classes.get(name)
+    owner = situation.owners.get(name, bridge.name)
+    if owner != bridge.name:
+        return _conflict(
+            "ClassOfAnotherBridge",
+            f"DeviceClass {name} belongs to ExtendedResourceBridge {owner}, which is older; "
+            "delete this bridge and make it again with another spec.deviceClassName",
+        )
+    if seen is not None and not seen.bridge and not bridge.spec.adopt:
+        return _conflict(
+            "ClassNotOurs",
+            f"DeviceClass {name} was made by somebody else; set spec.adopt: true to take it over, or make the bridge "
+            "again with another spec.deviceClassName",
+        )
+    if rivals:
+        return _conflict(
+            "NameOnOtherClass",
+            f"DeviceClass {_listed(rivals)} made by somebody else carries {situation.resource_name} too; clear its "
+            "spec.extendedResourceName, or set spec.adopt: true to have that done",
+        )
+    return None
+
+
+def status_of(situation: Situation, bridge: Bridge, conflict: Condition | None, *, carries: bool) -> BridgeStatus:
+    """Say how the bridge is that has its name.
+
+    Args:
+        situation: of its name.
+        bridge: which.
+        conflict: from `conflict_of`.
+        carries: whether its class has the name once everything decided is done.
+    """
+    devices = situation.devices.get(bridge.name)
+    nodes = situation.nodes.get(bridge.name, NodeTally())
+    return BridgeStatus(
+        observed_generation=bridge.generation,
+        conditions=(
+            _ready(bridge, nodes, devices, conflict, carries=carries),
+            conflict or _PEACE,
+            _degraded(devices),
+        ),
+        device_class_name=bridge.spec.device_class_name,
+        devices=devices,
+        nodes=nodes,
+    )
+
+
+def yielding(bridge: Bridge, *, to: Bridge) -> BridgeStatus:
+    """Say how a bridge is whose name an older one has."""
+    message = (
+        f"ExtendedResourceBridge {to.name}, which is older, has {bridge.spec.resource_name}; delete one of the two"
+    )
+    conflict = _conflict("NameOfAnotherBridge", message)
+    return _only(bridge, (_not_ready(conflict.reason, message), conflict, _FINE))
+
+
+def inert(bridge: Bridge, why: str) -> BridgeStatus:
+    """Say how a bridge is on a cluster that cannot do it."""
+    degraded = Condition(type=ConditionType.DEGRADED, holds=True, reason="NotSupported", message=why)
+    return _only(bridge, (_not_ready("NotSupported", why), _PEACE, degraded))
+
+
+def leaving(bridge: Bridge, users: Collection[str]) -> BridgeStatus:
+    """Say how a bridge is that was deleted and is kept by claims."""
+    claims = "claim uses" if len(users) == 1 else "claims use"
+    message = (
+        f"it is being deleted, and {len(users)} {claims} DeviceClass {bridge.spec.device_class_name}: "
+        f"{_listed(users)}; delete their pods, or force it with the annotation {FORCE_DELETE_ANNOTATION}=true"
+    )
+    return _only(bridge, (_not_ready("InUse", message), _PEACE, _FINE))
+
+
+def refused(status: BridgeStatus, why: str) -> BridgeStatus:
+    """Say how a bridge is for which the API server refused a write."""
+    message = f"{why}; correct the bridge, or the rights of the controller"
+    degraded = Condition(type=ConditionType.DEGRADED, holds=True, reason="Refused", message=message)
+    conflict = status.condition(ConditionType.CONFLICT) or _PEACE
+    return BridgeStatus(
+        observed_generation=status.observed_generation,
+        conditions=(_not_ready("Refused", message), conflict, degraded),
+        device_class_name=status.device_class_name,
+        devices=status.devices,
+        nodes=status.nodes,
+    )
+
+
+def _only(bridge: Bridge, conditions: tuple[Condition, ...]) -> BridgeStatus:
+    return BridgeStatus(
+        observed_generation=bridge.generation,
+        conditions=conditions,
+        device_class_name=bridge.spec.device_class_name,
+    )
+
+
+def _ready(
+    bridge: Bridge, nodes: NodeTally, devices: DeviceTally | None, conflict: Condition | None, *, carries: bool
+) -> Condition:
+    spec = bridge.spec
+    if conflict is not None:
+        return _not_ready(conflict.reason, conflict.message)
+    if spec.mode is Mode.DISABLED:
+        return _not_ready("Disabled", f"spec.mode is Disabled; set it to Enabled to have pods get {spec.resource_name}")
+    if nodes.dra:
+        what = f"{_nodes(nodes.dra)} can serve {spec.resource_name} through DeviceClass {spec.device_class_name}"
+        return Condition(type=ConditionType.READY, holds=True, reason="Serving", message=what)
+    reason, message = _why_no_node(spec.resource_name, nodes, devices)
+    return _not_ready(reason, message if carries else f"{message}; the class gets the name when a node can serve it")
+
+
+def _why_no_node(resource_name: str, nodes: NodeTally, devices: DeviceTally | None) -> tuple[str, str]:
+    if nodes.device_plugin and (devices is None or devices.published):
+        message = (
+            f"the device plugin serves {resource_name} on {_nodes(nodes.device_plugin)}, and goes before DRA there; "
+            "stop it on a node to move that node"
+        )
+        return "OnDevicePlugin", message
+    message = (
+        "no node publishes a device that this bridge selects; compare spec.select with "
+        "`kubectl get resourceslices -o yaml`, and see whether the kubelet plugin runs on the nodes"
+    )
+    return "NoDevices", message
+
+
+def _degraded(devices: DeviceTally | None) -> Condition:
+    if devices is None or not devices.published or devices.tainted < devices.published:
+        return _FINE
+    message = (
+        f"all {devices.published} devices have a taint that keeps pods away; "
+        "see spec.devices[].taints in `kubectl get resourceslices -o yaml`"
+    )
+    return Condition(type=ConditionType.DEGRADED, holds=True, reason="AllTainted", message=message)
+
+
+def _not_ready(reason: str, message: str) -> Condition:
+    return Condition(type=ConditionType.READY, holds=False, reason=reason, message=message)
+
+
+def _conflict(reason: str, message: str) -> Condition:
+    return Condition(type=ConditionType.CONFLICT, holds=True, reason=reason, message=message)
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+def _listed(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    more = len(ordered) - _MOST_NAMED
+    return ", ".join(ordered[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

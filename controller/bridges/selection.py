@@ -1,0 +1,75 @@
+"""What a bridge selects, said twice: in CEL for the scheduler, in Python for the numbers of its status.
+
+No expression may abort: the scheduler gives up a pod for which a selector fails on any device it meets. So the driver
+is asked first, since the attributes of other drivers' devices have other names, and no attribute is used before `has`.
+"""
+
+from collections.abc import Iterator
+
+from controller.api import Select, Sharing
+from controller.watching.model import DeviceKind
+from controller.watching.projections import SHARING_ATTRIBUTE
+from dradriver.api import DRIVER_NAME, Attribute, Capacity
+from dradriver.resource import quantity
+
+_ATTRIBUTES = f"device.attributes['{DRIVER_NAME}']"
+_MEMORY = f"device.capacity['{DRIVER_NAME}'].{Capacity.MEMORY}"
+
+
+def expression(select: Select) -> str:
+    """Say it in CEL, for a DeviceClass."""
+    return " && ".join((f"device.driver == '{DRIVER_NAME}'", *_conditions(select)))
+
+
+def matches(select: Select, kind: DeviceKind) -> bool:
+    """Tell whether devices of a kind are selected, as far as can be told without the user's own CEL expression."""
+    return (
+        select.type in {"", kind.type}
+        and select.profile in {"", kind.profile}
+        and select.product_name in {"", kind.product_name}
+        and _is_within(kind.memory, select.memory_min, select.memory_max)
+        and (select.sharing is None or select.sharing == (kind.sharing or Sharing.NONE))
+    )
+
+
+def _is_within(memory: int | None, least: int | None, most: int | None) -> bool:
+    if memory is None:
+        return least is None and most is None
+    return (least is None or memory >= least) and (most is None or memory <= most)
+
+
+def _conditions(select: Select) -> Iterator[str]:
+    given = {
+        Attribute.TYPE: select.type,
+        Attribute.PROFILE: select.profile,
+        Attribute.PRODUCT_NAME: select.product_name,
+    }
+    yield from (_equals(name, value) for name, value in given.items() if value)
+    yield from _memory(select)
+    if select.sharing is Sharing.NONE:
+        field = f"{_ATTRIBUTES}.{SHARING_ATTRIBUTE}"
+        yield f"(!has({field}) || {field} == '{Sharing.NONE}')"
+    elif select.sharing is not None:
+        yield _equals(SHARING_ATTRIBUTE, select.sharing)
+    if select.cel:
+        # On a line of its own, so that a comment at its end does not take the bracket along.
+        yield f"({select.cel}\n)"
+
+
+def _equals(name: str, value: str) -> str:
+    field = f"{_ATTRIBUTES}.{name}"
+    return f"has({field}) && {field} == {_literal(value)}"
+
+
+def _memory(select: Select) -> Iterator[str]:
+    bounds = ((select.memory_min, ">="), (select.memory_max, "<="))
+    compared = [
+        f"{_MEMORY}.compareTo(quantity('{quantity(bound)}')) {sign} 0" for bound, sign in bounds if bound is not None
+    ]
+    if compared:
+        yield " && ".join((f"has({_MEMORY})", *compared))
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,149 @@
+"""The controller, put together.
+
+Start: web server, then the reflectors, also where another process leads, so that a successor has everything when its
+time comes; then the election. Work begins when this process leads and everything has been listed once.
+
+Stop: work first, then the Lease is given back, then the rest. Whoever loses the Lease ends: what it had begun is not
+trusted any more.
+"""
+
+import importlib.metadata
+import threading
+from functools import partial
+from typing import Final
+
+import structlog
+
+from controller.acting import Actor, unsupported_because
+from controller.flags import Options
+from controller.metrics import Metrics
+from controller.reconciler import Reconciler
+from controller.watching import Watcher
+from dradriver.ending import Ending
+from dradriver.kube import Client, Elector, EventRecorder, KubeError, WorkQueue
+from dradriver.kube.connection import connect
+from dradriver.observe.errors import ObserveError
+from dradriver.observe.readiness import Readiness
+from dradriver.observe.web import WebServer, parse_endpoint
+
+LEASE: Final = "dradriver-controller"
+REPORTER: Final = "dradriver.dev/controller"
+
+_SYNCED: Final = "synced"
+_ELECTION_CALL: Final = 4.0
+_LOOK_SECONDS: Final = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class ManagerError(Exception):
+    """Why the controller cannot run: one sentence for the person who started it."""
+
+
+class Manager:
+    """One controller, from start to stop."""
+
+    def __init__(self, options: Options, ending: Ending) -> None:
+        """Put it together.
+
+        Raises:
+            ManagerError: there is no usable kubeconfig.
+        """
+        self._options = options
+        self._ending = ending
+        self._metrics = Metrics(version=importlib.metadata.version("dradriver"))
+        self._readiness = Readiness([_SYNCED])
+        self._elected = threading.Event()
+        client = self._connect(timeout=30.0)
+        self._queue: WorkQueue[str] = WorkQueue()
+        self._events = EventRecorder(client, controller=REPORTER, instance=options.identity)
+        self._elector = Elector(
+            # Of its own, so that renewing never waits for a connection that work holds.
+            self._connect(timeout=_ELECTION_CALL),
+            namespace=options.namespace,
+            name=LEASE,
+            identity=options.identity,
+            on_elected=self._elected.set,
+            on_lost=ending.ask,
+        )
+        self._watcher = Watcher(client, on_change=self._on_change, on_return=self._on_return)
+        actor = Actor(client, self._watcher, may_act=lambda: self._elector.leads, on_action=self._metrics.acted)
+        self._reconciler = Reconciler(
+            partial(unsupported_because, client),
+            watcher=self._watcher,
+            actor=actor,
+            record=self._events.record,
+            metrics=self._metrics,
+            queue=self._queue,
+            identity=options.identity,
+            discovery=options.discovery,
+        )
+
+    def run(self) -> int:
+        """Work until the end is asked for; gives the exit status, 1 if leadership was lost.
+
+        Raises:
+            ManagerError: it cannot start.
+        """
+        web = self._serve()
+        self._events.start()
+        self._watcher.start()
+        self._elector.start()
+        begun = False
+        while not self._ending.wait(_LOOK_SECONDS if begun else _LOOK_SECONDS / 10):
+            self._tell()
+            if not begun and self._elected.is_set() and self._watcher.has_synced:
+                log.info("leading", identity=self._options.identity)
+                self._reconciler.start()
+                begun = True
+        self._stop(web)
+        return 1 if self._elector.is_lost else 0
+
+    def _on_change(self, is_small: bool) -> None:  # noqa: FBT001 (called so by the watcher)
+        self._reconciler.wake(is_small)
+
+    def _on_return(self) -> None:
+        self._reconciler.ask_again()
+
+    def _connect(self, *, timeout: float) -> Client:
+        try:
+            return connect(self._options.kubeconfig, timeout=timeout, user_agent="dradriver-controller")
+        except KubeError as error:
+            raise ManagerError(str(error)) from error
+
+    def _serve(self) -> WebServer | None:
+        try:
+            endpoint = parse_endpoint(self._options.http_endpoint)
+            if endpoint is None:
+                return None
+            web = WebServer(endpoint, registry=self._metrics.registry, readiness=self._readiness, alive=self._trouble)
+        except ObserveError as error:
+            raise ManagerError(str(error)) from error
+        log.info("serving", endpoint=str(web.endpoint))
+        return web
+
+    def _tell(self) -> None:
+        """Bring metrics and readiness up to date."""
+        self._metrics.set_leading(leads=self._elector.leads)
+        trouble = self._watcher.trouble()
+        if self._watcher.has_synced:
+            self._readiness.met(_SYNCED)
+        elif trouble:
+            self._readiness.unmet(_SYNCED, "; ".join(f"{name}: {error}" for name, error in trouble.items()))
+
+    def _trouble(self) -> str | None:
+        """What only a restart mends."""
+        if dead := self._watcher.dead():
+            return f"nobody follows {', '.join(dead)}"
+        if self._reconciler.was_started and not self._reconciler.alive:
+            return "the reconciler has ended"
+        return None
+
+    def _stop(self, web: WebServer | None) -> None:
+        log.info("stopping", leads=self._elector.leads)
+        self._reconciler.stop()
+        self._elector.stop()
+        self._events.stop()
+        self._watcher.stop(1.0)
+        if web is not None:
+            web.stop()

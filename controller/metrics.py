@@ -1,0 +1,84 @@
+"""What the controller counts, for Prometheus. No label holds the name of an object."""
+
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
+
+from controller.api import BridgeStatus, ConditionType
+
+_STATES: Final = ("ready", "conflict", "degraded", "other")
+
+
+class Metrics:
+    """Every metric of one controller, in a registry of its own.
+
+    Args:
+        version: of this program.
+        wall_clock: Unix time in seconds.
+    """
+
+    def __init__(self, *, version: str, wall_clock: Callable[[], float] = time.time) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's last untyped function
+        self.registry = CollectorRegistry()
+        self._wall_clock = wall_clock
+        self._leader = Gauge("dradriver_controller_leader", "1 while this process leads.", registry=self.registry)
+        bridges = Gauge(
+            "dradriver_controller_bridges", "ExtendedResourceBridges by state.", ["state"], registry=self.registry
+        )
+        self._bridges = {state: bridges.labels(state) for state in _STATES}
+        self._actions = Counter(
+            "dradriver_controller_actions_total", "Writes by what they do.", ["action"], registry=self.registry
+        )
+        self._failures = Counter(
+            "dradriver_controller_failures_total", "Attempts that failed.", ["reason"], registry=self.registry
+        )
+        self._last_success = Gauge(
+            "dradriver_last_success_timestamp_seconds",
+            "Unix time at which a loop last did its work.",
+            ["loop"],
+            registry=self.registry,
+        )
+        build = Gauge("dradriver_build_info", "Constant 1; what is running.", ["version"], registry=self.registry)
+        build.labels(version).set(1)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+
+    def set_leading(self, *, leads: bool) -> None:
+        """State whether this process leads."""
+        self._leader.set(int(leads))
+
+    def set_bridges(self, statuses: Iterable[BridgeStatus]) -> None:
+        """State how the bridges are."""
+        counts = Tally(_state(status) for status in statuses)
+        for state, gauge in self._bridges.items():
+            gauge.set(counts[state])
+
+    def acted(self, action: str) -> None:
+        """Count a write."""
+        self._actions.labels(action).inc()
+
+    def failed(self, reason: str) -> None:
+        """Count an attempt that failed, by the class of its error."""
+        self._failures.labels(reason).inc()
+
+    def succeeded(self, loop: str) -> None:
+        """Note that a loop has done its work just now."""
+        self._last_success.labels(loop).set(self._wall_clock())
+
+
+def _state(status: BridgeStatus) -> str:
+    """The worst of a bridge's conditions."""
+    holding = {condition.type for condition in status.conditions if condition.holds}
+    order = (ConditionType.CONFLICT, ConditionType.DEGRADED, ConditionType.READY)
+    return next((str(kind).lower() for kind in order if kind in holding), "other")

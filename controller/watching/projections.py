@@ -1,0 +1,168 @@
+"""Objects of the API server reduced to what is kept of them.
+
+What the reflectors keep is `{"metadata": <name, namespace, uid, resourceVersion>, "seen": <one of the model's>}`. Equal
+parts of different objects become one: 5,000 nodes of one kind have the same devices under the same names.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from controller.watching.model import (
+    Counters,
+    CounterSets,
+    DeviceKind,
+    SeenClaim,
+    SeenClass,
+    SeenDevice,
+    SeenNode,
+    SeenSlice,
+)
+from dradriver.api import DRIVER_NAME, Attribute, Capacity
+from dradriver.kube import Object, key_of
+from dradriver.resource import parse_quantity
+
+SHARING_ATTRIBUTE: Final = "sharing"
+
+_KEPT: Final = ("name", "namespace", "uid", "resourceVersion")
+_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
+_DIFFERENT: Final = 1 << 16
+"""How many different parts are remembered for sharing; one that is forgotten costs memory only."""
+
+
+def project_slice(item: Object) -> Object:
+    """Keep a `SeenSlice`."""
+    spec = item["spec"]
+    pool = spec["pool"]
+    seen = SeenSlice(
+        pool=pool["name"],
+        node=spec.get("nodeName") or "",
+        generation=pool["generation"],
+        total=pool["resourceSliceCount"],
+        devices=_devices(tuple(_device(each) for each in spec.get("devices") or ())),
+        counters=_counter_sets(spec.get("sharedCounters") or (), name="name"),
+    )
+    return _kept(item, seen)
+
+
+def project_claim(item: Object) -> Object:
+    """Keep a `SeenClaim`."""
+    requests = item["spec"].get("devices", {}).get("requests") or ()
+    classes = {name for request in requests for name in _classes(request)}
+    allocation = (item.get("status") or {}).get("allocation") or {}
+    results = allocation.get("devices", {}).get("results") or ()
+    devices = tuple(
+        (each["pool"], each["device"])
+        for each in results
+        if each["driver"] == DRIVER_NAME and not each.get("adminAccess")
+    )
+    return _kept(item, SeenClaim(name=key_of(item), classes=_words(tuple(sorted(classes))), devices=devices))
+
+
+def project_node(item: Object) -> Object:
+    """Keep a `SeenNode`."""
+    allocatable = (item.get("status") or {}).get("allocatable") or {}
+    extended = tuple(
+        sorted((name, int(parse_quantity(str(value)))) for name, value in allocatable.items() if "/" in name)
+    )
+    return _kept(item, SeenNode(name=item["metadata"]["name"], allocatable=_counters(extended)))
+
+
+def project_class(item: Object) -> Object:
+    """Keep a `SeenClass`."""
+    metadata = item["metadata"]
+    seen = SeenClass(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        resource_version=metadata.get("resourceVersion", ""),
+        created=metadata.get("creationTimestamp", ""),
+        labels=metadata.get("labels") or {},
+        annotations=metadata.get("annotations") or {},
+        spec=item.get("spec") or {},
+    )
+    return _kept(item, seen)
+
+
+def project_bridge(item: Object) -> Object:
+    """Keep all but who wrote which field."""
+    metadata = {name: value for name, value in item["metadata"].items() if name != "managedFields"}
+    return item | {"metadata": metadata}
+
+
+def _kept(item: Object, seen: object) -> Object:
+    metadata = item["metadata"]
+    return {"metadata": {name: metadata[name] for name in _KEPT if name in metadata}, "seen": seen}
+
+
+def _classes(request: Mapping[str, Any]) -> Iterator[str]:
+    for each in (request.get("exactly") or {}, *(request.get("firstAvailable") or ())):
+        if name := each.get("deviceClassName"):
+            yield name
+
+
+def _device(entry: Mapping[str, Any]) -> SeenDevice:
+    effects = {taint.get("effect") for taint in entry.get("taints") or ()}
+    attributes = entry.get("attributes") or {}
+    return _shared_device(
+        entry["name"],
+        _kind(
+            _text(attributes, Attribute.TYPE),
+            _text(attributes, Attribute.PROFILE),
+            _text(attributes, Attribute.PRODUCT_NAME),
+            _memory(entry.get("capacity") or {}),
+            _text(attributes, SHARING_ATTRIBUTE),
+        ),
+        bool(effects & _AWAY),
+        _counter_sets(entry.get("consumesCounters") or (), name="counterSet"),
+    )
+
+
+def _text(attributes: Mapping[str, Any], name: str) -> str:
+    """The text of one of the driver's attributes, whether its domain is written or not."""
+    value = attributes.get(name) or attributes.get(f"{DRIVER_NAME}/{name}") or {}
+    return str(value.get("string") or "")
+
+
+def _memory(capacity: Mapping[str, Any]) -> int | None:
+    entry = capacity.get(Capacity.MEMORY) or capacity.get(f"{DRIVER_NAME}/{Capacity.MEMORY}")
+    return None if entry is None else int(parse_quantity(str(entry["value"])))
+
+
+def _counter_sets(entries: Any, *, name: str) -> CounterSets:
+    return _sets(tuple(sorted((entry[name], _values(entry.get("counters") or {})) for entry in entries)))
+
+
+def _values(counters: Mapping[str, Any]) -> Counters:
+    return _counters(
+        tuple(sorted((name, int(parse_quantity(str(value["value"])))) for name, value in counters.items()))
+    )
+
+
+@lru_cache(_DIFFERENT)
+def _kind(kind: str, profile: str, product_name: str, memory: int | None, sharing: str) -> DeviceKind:
+    return DeviceKind(type=kind, profile=profile, product_name=product_name, memory=memory, sharing=sharing)
+
+
+@lru_cache(_DIFFERENT)
+def _shared_device(name: str, kind: DeviceKind, is_tainted: bool, consumes: CounterSets) -> SeenDevice:  # noqa: FBT001 (a key of the cache)
+    return SeenDevice(name=name, kind=kind, is_tainted=is_tainted, consumes=consumes)
+
+
+@lru_cache(_DIFFERENT)
+def _devices(devices: tuple[SeenDevice, ...]) -> tuple[SeenDevice, ...]:
+    return devices
+
+
+@lru_cache(_DIFFERENT)
+def _sets(sets: CounterSets) -> CounterSets:
+    return sets
+
+
+@lru_cache(_DIFFERENT)
+def _counters(counters: Counters) -> Counters:
+    return counters
+
+
+@lru_cache(_DIFFERENT)
+def _words(words: tuple[str, ...]) -> tuple[str, ...]:
+    return words

@@ -1,0 +1,208 @@
+"""Follows everything that bridges depend on, and says when something of it has changed."""
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from controller.api import BRIDGES
+from controller.watching import projections
+from controller.watching.census import Census
+from controller.watching.model import SeenClass
+from dradriver.api import DRIVER_NAME
+from dradriver.kube import (
+    DEVICE_CLASSES,
+    NODES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Client,
+    Object,
+    Pace,
+    Reflector,
+    Resource,
+    Selector,
+    Store,
+    key_of,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """One resource that is followed.
+
+    Attributes:
+        project: what is kept of an object.
+        selector: which objects.
+        put: of the census, for what is counted.
+    """
+
+    project: Callable[[Object], Object]
+    selector: Selector = field(default_factory=Selector)
+    put: str = ""
+
+
+_SOURCES: Final[Mapping[Resource, _Source]] = {
+    BRIDGES: _Source(project=projections.project_bridge),
+    DEVICE_CLASSES: _Source(project=projections.project_class),
+    RESOURCE_SLICES: _Source(
+        project=projections.project_slice, selector=Selector(fields=f"spec.driver={DRIVER_NAME}"), put="put_slice"
+    ),
+    RESOURCE_CLAIMS: _Source(project=projections.project_claim, put="put_claim"),
+    NODES: _Source(project=projections.project_node, put="put_node"),
+}
+
+
+class Watcher:
+    """Keeps stores of what it follows, and a census.
+
+    Reflectors only note what changed; `absorb` brings it into the census, on the thread that works with that.
+
+    Args:
+        client: access to the API server.
+        on_change: called on reflectors' threads when there is something to absorb; True if bridges or classes changed,
+            of which there are few. Must not wait.
+        on_return: called when the API server answers again: it may be another version now.
+        pace: times of the reflectors.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        on_change: Callable[[bool], None],
+        on_return: Callable[[], None] = lambda: None,
+        pace: Pace | None = None,
+    ) -> None:
+        self._on_change = on_change
+        self.census = Census()
+        self._lock = threading.Lock()
+        self._carriers: dict[str, set[str]] = defaultdict(set)
+        self._news: deque[tuple[Resource, str]] = deque()
+        self._counted: dict[Resource, set[str]] = {resource: set() for resource in _SOURCES}
+        self._stores = {resource: Store() for resource in _SOURCES}
+        self._reflectors = {
+            resource: Reflector(
+                client,
+                resource,
+                self._stores[resource],
+                selector=source.selector,
+                on_change=self._noter(resource),
+                on_return=on_return,
+                project=self._project_class if resource is DEVICE_CLASSES else source.project,
+                pace=pace,
+            )
+            for resource, source in _SOURCES.items()
+        }
+
+    def start(self) -> None:
+        """Start following."""
+        for reflector in self._reflectors.values():
+            reflector.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Stop following."""
+        for reflector in self._reflectors.values():
+            reflector.end()
+        for reflector in self._reflectors.values():
+            reflector.stop(timeout)
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether everything has been listed once."""
+        return all(reflector.has_synced for reflector in self._reflectors.values())
+
+    def trouble(self) -> dict[str, str]:
+        """Why something is not followed now, by the resource's name."""
+        found = {resource.plural: reflector.error for resource, reflector in self._reflectors.items()}
+        return {name: str(error) for name, error in found.items() if error is not None}
+
+    def dead(self) -> list[str]:
+        """Resources whose thread has ended, which only a restart mends."""
+        return [resource.plural for resource, reflector in self._reflectors.items() if not reflector.alive]
+
+    # --- for the thread that works with it -------------------------------------------------------
+
+    def absorb(self) -> bool:
+        """Bring what changed into the census; whether anything that matters did."""
+        changed = False
+        while self._news:
+            resource, key = self._news.popleft()
+            changed |= self._absorb(resource, key)
+        return changed
+
+    def bridges(self) -> list[Object]:
+        """All bridges, as objects."""
+        return list(self._stores[BRIDGES].snapshot().values())
+
+    def classes(self) -> dict[str, SeenClass]:
+        """All DeviceClasses by name."""
+        return {key: item["seen"] for key, item in self._stores[DEVICE_CLASSES].snapshot().items()}
+
+    def note_class(self, item: Object) -> SeenClass:
+        """Take the answer to a write of a class, before the watch tells it."""
+        projected = self._project_class(item)
+        self._take(DEVICE_CLASSES, projected)
+        seen: SeenClass = projected["seen"]
+        return seen
+
+    def take_carriers(self, extended_name: str) -> frozenset[str]:
+        """Names of the classes that have carried a name at any moment since this was asked last, however shortly."""
+        with self._lock:
+            return frozenset(self._carriers.pop(extended_name, ()))
+
+    def _project_class(self, item: Object) -> Object:
+        projected = projections.project_class(item)
+        seen: SeenClass = projected["seen"]
+        if seen.extended_name:
+            with self._lock:
+                self._carriers[seen.extended_name].add(seen.name)
+        return projected
+
+    def forget(self, resource: Resource, name: str, uid: str) -> None:
+        """A class or bridge is gone by our doing, before the watch tells it."""
+        self._stores[resource].forget({"metadata": {"name": name, "uid": uid}})
+        self._noter(resource)(name)
+
+    def note_bridge(self, item: Object) -> None:
+        """Take the answer to a write of a bridge, before the watch tells it."""
+        self._take(BRIDGES, projections.project_bridge(item))
+
+    def _take(self, resource: Resource, item: Object) -> None:
+        """Take what a call told, as if the watch had: it will not tell again what is known."""
+        if self._stores[resource].put(item):
+            self._noter(resource)(key_of(item))
+
+    def _noter(self, resource: Resource) -> Callable[[str], None]:
+        is_small = not _SOURCES[resource].put
+
+        def note(key: str) -> None:
+            self._news.append((resource, key))
+            self._on_change(is_small)
+
+        return note
+
+    def _absorb(self, resource: Resource, key: str) -> bool:
+        method = _SOURCES[resource].put
+        if not method:
+            return True
+        put = getattr(self.census, method)
+        if key:
+            return self._put(put, resource, key, self._stores[resource].get(key))
+        # A list: everything may be different, and what it does not have is gone.
+        items = self._stores[resource].snapshot()
+        gone = self._counted[resource] - items.keys()
+        return any([self._put(put, resource, each, items.get(each)) for each in (*gone, *items)])  # noqa: C419 (all of them)
+
+    def _put(self, put: Callable[[str, Any], bool], resource: Resource, key: str, item: Object | None) -> bool:
+        counted = self._counted[resource]
+        counted.discard(key) if item is None else counted.add(key)
+        return put(key, None if item is None else item["seen"])
+
+
+def wait_synced(watcher: Watcher, stopped: threading.Event, *, pause: float = 0.1) -> bool:
+    """Wait until everything has been listed; False if we are to stop first."""
+    while not watcher.has_synced:
+        if stopped.wait(pause):
+            return False
+    return True

@@ -1,0 +1,219 @@
+"""Pods that know nothing of DRA: their limits, the controller's bridges, and what their containers see."""
+
+import re
+from collections import Counter
+
+import pytest
+from support.bridging import Controllers, bridge, device_class
+from support.cluster import REPOSITORY
+from support.manifests import IMAGE, pod
+from support.sight import EXTENDED, claims_of
+from support.waiting import wait_for
+
+from dradriver.kube import DEVICE_CLASSES
+from dradriver.kube.connection import connect
+
+GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
+GPU_CLASS, SMALL_CLASS = "gpu.gpu.dradriver.dev", "mig-1g.10gb.gpu.dradriver.dev"
+BRIDGES = (
+    bridge("gpu", GPU),
+    bridge("mig-1g.10gb", SMALL, select={"type": "mig", "profile": "1g.10gb"}),
+)
+
+
+@pytest.fixture(scope="session")
+def admin(cluster):
+    client = connect(cluster.kubeconfig)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def controllers(cluster, keeper, admin, tmp_path):
+    made = Controllers(cluster, keeper.server, admin, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bridges(node, controllers, space):
+    """Both bridges, ready. The namespace ends before the bridges do."""
+    controllers.start()
+    controllers.add(*BRIDGES)
+    for each in BRIDGES:
+        controllers.wait_reason(each["metadata"]["name"], "Serving")
+    return controllers
+
+
+def limited(name, **limits):
+    """A container that knows limits only, written with `_` for what a keyword may not have."""
+    wanted = {{"gpu": GPU, "small": SMALL}[key]: str(value) for key, value in limits.items()}
+    return {"name": name, "image": IMAGE, "command": ["sleep", "86400"], "resources": {"limits": wanted}}
+
+
+def kinds(devices):
+    return ["whole" if device.instance is None else device.instance["profile"] for device in devices]
+
+
+def test_pods_with_limits_see_exactly_one_device_and_the_bridges_count_them(node, space, bridges):
+    bridges.wait_counts("gpu", published=8, allocatable=8, allocated=0)
+    bridges.wait_counts("mig-1g.10gb", published=56, allocatable=56, allocated=0)
+    space.add(pod("whole", limited("app", gpu=1)), pod("small", limited("app", small=1)))
+    whole, small = space.running("whole", "small")
+    assert kinds(node.check(whole)["app"]) == ["whole"]
+    assert kinds(node.check(small)["app"]) == ["1g.10gb"]
+    claim = claims_of(node.server, small)[EXTENDED]
+    assert claim["metadata"]["annotations"]["resource.kubernetes.io/extended-resource-claim"] == "true"
+    (request,) = claim["spec"]["devices"]["requests"]
+    assert request["exactly"]["deviceClassName"] == SMALL_CLASS
+    assert whole["status"]["extendedResourceClaimStatus"]["requestMappings"] == [
+        {"containerName": "app", "requestName": "container-0-request-0", "resourceName": GPU}
+    ]
+    # A partition takes its GPU from those that are free, and one of the places for partitions; the whole GPU seven.
+    bridges.wait_counts("gpu", published=8, allocatable=6, allocated=1)
+    bridges.wait_counts("mig-1g.10gb", published=56, allocatable=56 - 7 - 1, allocated=1)
+    space.delete("whole", "small")
+    bridges.wait_counts("gpu", allocatable=8, allocated=0)
+    bridges.wait_counts("mig-1g.10gb", allocatable=56, allocated=0)
+
+
+def test_two_containers_and_an_init_container(node, space, bridges):
+    init = limited("init", small=2) | {"command": ["sh", "-c", "env"]}
+    spec = pod("many", limited("first", small=1), limited("second", gpu=1, small=2), initContainers=[init])
+    space.add(spec)
+    seen = node.check(space.running("many")[0])
+    assert kinds(seen["first"]) == ["1g.10gb"]
+    assert Counter(kinds(seen["second"])) == {"whole": 1, "1g.10gb": 2}
+    assert len({device.uuid for devices in seen.values() for device in devices}) == 4
+    log = node.server.kubectl("logs", "-n", space.name, "many", "-c", "init")
+    listed = set(re.findall(r"MIG-[0-9a-f-]{36}", log))
+    small = {device.uuid for devices in seen.values() for device in devices if device.instance}
+    # The scheduler lets an init container use the devices of later ones, and gives it all of a request.
+    assert len(listed) >= 2
+    assert listed <= small
+    bridges.wait_counts("mig-1g.10gb", allocated=3)
+
+
+def test_more_than_there_is_waits_until_it_is_free(node, space, bridges):
+    space.add(pod("eight", limited("app", gpu=8)))
+    assert len(node.check(space.running("eight")[0])["app"]) == 8
+    bridges.wait_counts("gpu", allocatable=0, allocated=8)
+    space.add(pod("ninth", limited("app", gpu=1)))
+    assert "cannot allocate all claims" in space.unschedulable("ninth")
+    space.delete("eight")
+    assert kinds(node.check(space.running("ninth")[0])["app"]) == ["whole"]
+
+
+def test_a_pod_that_came_before_its_bridge_runs_when_the_bridge_comes(node, space, controllers):
+    controllers.start()
+    space.add(pod("early", limited("app", small=1)))
+    assert f"Insufficient {SMALL}" in space.unschedulable("early")
+    controllers.add(BRIDGES[1])
+    assert kinds(node.check(space.running("early")[0])["app"]) == ["1g.10gb"]
+
+
+def test_two_bridges_for_one_name_and_the_younger_takes_over(node, space, bridges):
+    bridges.add(bridge("second", GPU, deviceClassName="second.gpu.dradriver.dev"))
+    bridges.wait_reason("second", "NameOfAnotherBridge")
+    space.add(pod("one", limited("app", gpu=1)))
+    node.check(space.running("one")[0])
+    with bridges.referee() as referee:
+        bridges.delete("gpu", wait=False)
+        bridges.wait_reason("gpu", "InUse")
+        bridges.wait_reason("second", "Serving")
+        space.add(pod("two", limited("app", gpu=1)))
+        assert kinds(node.check(space.running("two")[0])["app"]) == ["whole"]
+    assert max(map(len, referee.carriers(GPU))) == 1
+    # The one that had its GPU through the former class has lost nothing.
+    assert kinds(node.check(space.running("one")[0])["app"]) == ["whole"]
+    space.delete("one")
+    wait_for(lambda: bridges.find("gpu") is None, "the deleted bridge to be gone", state=bridges.log)
+    assert bridges.device_class(GPU_CLASS) is None
+
+
+def test_a_foreign_class_with_the_name_comes_and_goes(node, space, bridges, admin):
+    """The scheduler of 1.37.2 forgets a name whose other carrier goes; the controller sees to it that it comes back."""
+    admin.create(DEVICE_CLASSES, device_class("foreign-gpu", GPU))
+    assert "foreign-gpu" in bridges.wait_reason("gpu", "NameOnOtherClass")
+    # The newer one has the name now, and selects nothing.
+    space.add(pod("waits", limited("app", gpu=1)))
+    space.unschedulable("waits")
+    admin.delete(DEVICE_CLASSES, "foreign-gpu")
+    assert kinds(node.check(space.running("waits")[0])["app"]) == ["whole"]
+    bridges.wait_reason("gpu", "Serving")
+
+
+def test_a_foreign_class_is_taken_over(node, space, bridges, admin):
+    space.add(pod("before", limited("app", gpu=1)))
+    node.check(space.running("before")[0])
+    bridges.change("gpu", adopt=True)
+    admin.create(DEVICE_CLASSES, device_class("foreign-gpu", GPU))
+    try:
+        bridges.wait_carrier(GPU, GPU_CLASS)
+        space.add(pod("after", limited("app", gpu=1)))
+        assert kinds(node.check(space.running("after")[0])["app"]) == ["whole"]
+        node.check(space.running("before")[0])
+    finally:
+        admin.delete(DEVICE_CLASSES, "foreign-gpu")
+
+
+def test_deleted_while_in_use(node, space, bridges):
+    space.add(pod("user", limited("app", small=1)))
+    (user,) = space.running("user")
+    claim = user["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
+    bridges.delete("mig-1g.10gb", wait=False)
+    assert f"{space.name}/{claim}" in bridges.wait_reason("mig-1g.10gb", "InUse")
+    assert kinds(node.check(user)["app"]) == ["1g.10gb"]
+    # Nobody else gets one any more.
+    space.add(pod("late", limited("app", small=1)))
+    assert f"Insufficient {SMALL}" in space.unschedulable("late")
+    space.delete("user")
+    wait_for(lambda: bridges.find("mig-1g.10gb") is None, "the bridge to be gone", state=bridges.log)
+    assert bridges.device_class(SMALL_CLASS) is None
+
+
+def test_forced_deletion_keeps_running_pods(node, space, bridges):
+    space.add(pod("user", limited("app", gpu=1)))
+    (user,) = space.running("user")
+    bridges.delete("gpu", wait=False)
+    bridges.wait_reason("gpu", "InUse")
+    bridges.force("gpu")
+    wait_for(lambda: bridges.find("gpu") is None, "the bridge to be gone", state=bridges.log)
+    assert kinds(node.check(user)["app"]) == ["whole"]
+    space.delete("user")
+
+
+def test_the_base_class_is_adopted_for_the_name_and_given_back(node, space, controllers, keeper):
+    controllers.start()
+    before = controllers.device_class("gpu.nvidia.com")["spec"]
+    controllers.add(bridge("base", GPU, deviceClassName="gpu.nvidia.com", adopt=True))
+    controllers.wait_reason("base", "Serving")
+    assert controllers.carriers(GPU) == {"gpu.nvidia.com"}
+    space.add(pod("app", limited("app", gpu=1)))
+    assert kinds(node.check(space.running("app")[0])["app"]) == ["whole"]
+    controllers.delete("base")
+    assert "extendedResourceName" not in controllers.device_class("gpu.nvidia.com")["spec"]
+    node.check(space.running("app")[0])
+    keeper.server.kubectl(
+        "apply", "-f", str(REPOSITORY / "deploy/deviceclasses.yaml"), "--force-conflicts", "--server-side"
+    )
+    assert controllers.device_class("gpu.nvidia.com")["spec"] == before
+
+
+def test_profiles_that_are_found_get_their_bridges(node, space, controllers):
+    own = bridge("mine", SMALL, select={"profile": "1g.10gb"}, deviceClassName="mine.gpu.example.com")
+    controllers.add(own)
+    controllers.start("--discover-mig-profiles", "WhenReady")
+    attributes = [device["attributes"] for device in node.published().values()]
+    found = {each["profile"]["string"].replace("+", ".") for each in attributes if "profile" in each}
+    assert {"1g.10gb", "2g.20gb"} <= found
+    profiles = found - {"1g.10gb"}
+    for profile in profiles:
+        controllers.wait_reason(f"mig-{profile}", "Serving")
+    # The name for which somebody has made one is left to that.
+    assert {each["metadata"]["name"] for each in controllers.all_bridges()} == {f"mig-{each}" for each in profiles} | {
+        "mine"
+    }
+    larger = limited("app") | {"resources": {"limits": {"nvidia.com/mig-2g.20gb": "1"}}}
+    space.add(pod("larger", larger))
+    assert kinds(node.check(space.running("larger")[0])["app"]) == ["2g.20gb"]

@@ -1,0 +1,200 @@
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from controller.api import DeviceTally, NodeTally
+from controller.watching import Census
+from controller.watching.census import count_pool
+from controller.watching.model import DeviceKind, SeenClaim, SeenDevice, SeenNode, SeenSlice
+
+GPU, MIG = DeviceKind(type="gpu"), DeviceKind(type="mig", profile="1g.10gb")
+NAME = "nvidia.com/gpu"
+
+
+def slots(*numbers):
+    return (("set", tuple((f"slot-{number}", 1) for number in numbers)),)
+
+
+WHOLE = SeenDevice(name="gpu-0", kind=GPU, consumes=slots(0, 1))
+PARTS = tuple(SeenDevice(name=f"part-{number}", kind=MIG, consumes=slots(number)) for number in range(2))
+COUNTERS = SeenSlice(pool="n", node="n", total=2, counters=slots(0, 1))
+DEVICES = SeenSlice(pool="n", node="n", total=2, devices=(WHOLE, *PARTS))
+
+
+def gpu(kind):
+    return kind.type == "gpu"
+
+
+def mig(kind):
+    return kind.type == "mig"
+
+
+def anything(_kind):
+    return True
+
+
+def test_devices_whose_counters_are_used_up_are_not_allocatable():
+    pool = [COUNTERS, DEVICES]
+    assert count_pool(pool, ()) == {
+        GPU: DeviceTally(published=1, allocatable=1),
+        MIG: DeviceTally(published=2, allocatable=2),
+    }
+    assert count_pool(pool, {"part-0"}) == {
+        GPU: DeviceTally(published=1),
+        MIG: DeviceTally(published=2, allocatable=1, allocated=1),
+    }
+    assert count_pool(pool, {"gpu-0"}) == {
+        GPU: DeviceTally(published=1, allocated=1),
+        MIG: DeviceTally(published=2),
+    }
+
+
+def test_of_a_pool_that_is_not_complete_nothing_is_allocatable():
+    assert count_pool([DEVICES], ())[GPU] == DeviceTally(published=1)
+
+
+def test_slices_of_an_older_generation_do_not_count():
+    old = SeenSlice(pool="n", devices=(SeenDevice(name="gpu-1", kind=GPU),))
+    new = SeenSlice(pool="n", generation=2, devices=(SeenDevice(name="gpu-0", kind=GPU),))
+    assert count_pool([old, new], ()) == {GPU: DeviceTally(published=1, allocatable=1)}
+
+
+def test_tainted_devices_are_not_allocatable():
+    pool = [SeenSlice(pool="n", devices=(SeenDevice(name="gpu-0", kind=GPU, is_tainted=True),))]
+    assert count_pool(pool, ()) == {GPU: DeviceTally(published=1, tainted=1)}
+    assert count_pool(pool, {"gpu-0"}) == {GPU: DeviceTally(published=1, allocated=1, tainted=1)}
+
+
+def test_what_is_told_a_second_time_changes_nothing():
+    census = Census()
+    assert census.put_slice("s", DEVICES)
+    assert not census.put_slice("s", DEVICES)
+    assert census.put_node("n", SeenNode(name="n"))
+    assert not census.put_node("n", SeenNode(name="n"))
+    assert census.put_claim("c", SeenClaim(name="a/c"))
+    assert not census.put_claim("c", SeenClaim(name="a/c"))
+    assert not census.put_claim("other", None)
+
+
+def test_the_users_of_a_class():
+    census = Census()
+    census.put_claim("b/c", SeenClaim(name="b/c", classes=("x", "y")))
+    census.put_claim("a/c", SeenClaim(name="a/c", classes=("x",)))
+    assert census.users("x") == ("a/c", "b/c")
+    assert census.users("y") == ("b/c",)
+    census.put_claim("b/c", None)
+    assert (census.users("x"), census.users("y")) == (("a/c",), ())
+
+
+def test_a_device_that_is_shared_is_held_until_its_last_claim_goes():
+    census = Census()
+    census.put_slice("s", SeenSlice(pool="n", devices=(SeenDevice(name="gpu-0", kind=GPU),)))
+    for name in ("one", "other"):
+        census.put_claim(name, SeenClaim(name=name, devices=(("n", "gpu-0"),)))
+    census.put_claim("one", None)
+    assert census.devices(gpu).allocated == 1
+    census.put_claim("other", None)
+    assert census.devices(gpu) == DeviceTally(published=1, allocatable=1)
+
+
+def test_nodes_by_what_serves_a_name():
+    census = Census()
+    for node in ("dra", "both", "none"):
+        kind = MIG if node == "none" else GPU
+        census.put_slice(node, SeenSlice(pool=node, node=node, devices=(SeenDevice(name="d", kind=kind),)))
+    census.put_node("dra", SeenNode(name="dra", allocatable=((NAME, 0),)))
+    census.put_node("both", SeenNode(name="both", allocatable=((NAME, 8),)))
+    census.put_node("plugin", SeenNode(name="plugin", allocatable=((NAME, 1),)))
+    census.put_node("left", SeenNode(name="left", allocatable=((NAME, 0),)))
+    census.put_node("cpu", SeenNode(name="cpu"))
+    assert census.nodes(NAME, gpu) == NodeTally(device_plugin=2, dra=1, neither=2)
+    assert census.nodes("nvidia.com/other", mig) == NodeTally(dra=1, neither=2)
+    census.put_node("both", SeenNode(name="both", allocatable=((NAME, 0),)))
+    assert census.nodes(NAME, gpu) == NodeTally(device_plugin=1, dra=2, neither=2)
+    census.put_node("plugin", None)
+    census.put_slice("dra", None)
+    assert census.nodes(NAME, gpu) == NodeTally(dra=1, neither=3)
+
+
+def test_kinds_that_are_gone_are_not_remembered():
+    census = Census()
+    census.put_slice("s", DEVICES)
+    assert set(census.kinds()) == {GPU, MIG}
+    census.put_slice("s", None)
+    assert census.kinds() == ()
+    assert not census._nodes_with
+    assert not census._of_pool
+    assert not census._counted
+
+
+# --- any order of changes gives what counting all at once gives ----------------------------------
+
+POOLS = st.sampled_from(["n1", "n2"])
+KINDS = st.sampled_from([GPU, MIG])
+SEEN_DEVICES = st.builds(
+    SeenDevice,
+    name=st.sampled_from(["a", "b", "c"]),
+    kind=KINDS,
+    is_tainted=st.booleans(),
+    consumes=st.sampled_from([(), slots(0), slots(1), slots(0, 1)]),
+)
+SLICES = st.builds(
+    SeenSlice,
+    pool=POOLS,
+    generation=st.integers(1, 2),
+    total=st.integers(1, 2),
+    devices=st.lists(SEEN_DEVICES, max_size=3, unique_by=lambda each: each.name).map(tuple),
+    counters=st.sampled_from([(), slots(0, 1)]),
+).map(lambda each: SeenSlice(**{name: getattr(each, name) for name in SeenSlice.__slots__} | {"node": each.pool}))
+CLAIMS = st.builds(
+    SeenClaim,
+    name=st.just("ns/c"),
+    classes=st.lists(st.sampled_from(["x", "y"]), unique=True).map(tuple),
+    devices=st.lists(st.tuples(POOLS, st.sampled_from(["a", "b"])), max_size=2, unique=True).map(tuple),
+)
+NODES = st.builds(
+    SeenNode, name=st.just("n"), allocatable=st.sampled_from([(), ((NAME, 0),), ((NAME, 3),), (("other/x", 1),)])
+)
+KEYS = st.sampled_from(["n1", "n2", "n3"])
+
+
+class AnyOrder(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.census = Census()
+        self.told = {"slice": {}, "claim": {}, "node": {}}
+
+    def tell(self, what, key, seen):
+        getattr(self.census, f"put_{what}")(key, seen)
+        self.told[what].pop(key, None)
+        if seen is not None:
+            self.told[what][key] = seen
+
+    @rule(key=KEYS, seen=st.none() | SLICES)
+    def change_slice(self, key, seen):
+        self.tell("slice", key, seen)
+
+    @rule(key=KEYS, seen=st.none() | CLAIMS)
+    def change_claim(self, key, seen):
+        self.tell("claim", key, seen)
+
+    @rule(key=KEYS, seen=st.none() | NODES)
+    def change_node(self, key, seen):
+        self.tell("node", key, seen)
+
+    @invariant()
+    def is_what_counting_all_at_once_gives(self):
+        fresh = Census()
+        for what, items in self.told.items():
+            for key, seen in items.items():
+                getattr(fresh, f"put_{what}")(key, seen)
+        for matches in (gpu, mig, anything):
+            assert self.census.devices(matches) == fresh.devices(matches)
+            assert self.census.nodes(NAME, matches) == fresh.nodes(NAME, matches)
+        for name in ("x", "y"):
+            assert self.census.users(name) == fresh.users(name)
+        assert set(self.census.kinds()) == set(fresh.kinds())
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)

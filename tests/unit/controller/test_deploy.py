@@ -1,0 +1,51 @@
+"""The controller's manifests agree with its code."""
+
+import tomllib
+
+import yaml
+from support.cluster import REPOSITORY
+
+from controller.api import BRIDGES
+from controller.manager import LEASE
+
+
+def rules():
+    documents = yaml.safe_load_all((REPOSITORY / "deploy/controller-rbac.yaml").read_text())
+    return {(each["kind"], each["metadata"]["name"]): each for each in documents}
+
+
+def test_the_controller_has_the_rights_it_uses_and_no_others():
+    role = rules()["ClusterRole", "dradriver-controller"]
+    verbs = {resource: sorted(rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]}
+    assert verbs == {
+        BRIDGES.plural: ["create", "delete", "get", "list", "patch", "watch"],
+        f"{BRIDGES.plural}/status": ["patch"],
+        "deviceclasses": ["create", "delete", "get", "list", "patch", "watch"],
+        "resourceslices": ["get", "list", "watch"],
+        "resourceclaims": ["get", "list", "watch"],
+        "nodes": ["get", "list", "watch"],
+        "events": ["create"],
+    }
+
+
+def test_it_may_write_its_own_lease_only():
+    role = rules()["Role", "dradriver-controller"]
+    granted = {(verb, *rule.get("resourceNames", ())) for rule in role["rules"] for verb in rule["verbs"]}
+    assert granted == {("create",), ("get", LEASE), ("update", LEASE)}
+    assert role["metadata"]["namespace"] == "dradriver"
+
+
+def test_roles_are_bound_to_its_account():
+    found = rules()
+    account = found["ServiceAccount", "dradriver-controller"]["metadata"]
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        binding = found[kind, "dradriver-controller"]
+        assert binding["roleRef"]["name"] == "dradriver-controller"
+        assert binding["subjects"] == [
+            {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
+        ]
+
+
+def test_the_console_script():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert project["scripts"]["dradriver-controller"] == "controller.__main__:main"

@@ -1,0 +1,98 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.api import Select, Sharing
+from controller.bridges import expression, matches
+from controller.watching.model import DeviceKind
+
+GI = 1 << 30
+WHOLE = DeviceKind(type="gpu", product_name="H100", memory=80 * GI)
+SMALL = DeviceKind(type="mig", profile="1g.10gb", product_name="H100", memory=10 * GI)
+SHARED = DeviceKind(type="gpu", product_name="H100", memory=80 * GI, sharing="mps")
+UNKNOWN = DeviceKind()
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"),
+    [
+        (Select(type="gpu"), {WHOLE, SHARED}),
+        (Select(type="mig"), {SMALL}),
+        (Select(profile="1g.10gb"), {SMALL}),
+        (Select(profile="2g.20gb"), set()),
+        (Select(product_name="H100"), {WHOLE, SMALL, SHARED}),
+        (Select(product_name="A100"), set()),
+        (Select(memory_min=10 * GI), {WHOLE, SMALL, SHARED}),
+        (Select(memory_min=10 * GI + 1), {WHOLE, SHARED}),
+        (Select(memory_max=10 * GI), {SMALL}),
+        (Select(memory_max=10 * GI - 1), set()),
+        (Select(type="gpu", sharing=Sharing.NONE), {WHOLE}),
+        (Select(sharing=Sharing.MPS), {SHARED}),
+        (Select(cel="anything"), {WHOLE, SMALL, SHARED, UNKNOWN}),
+    ],
+)
+def test_which_devices_are_selected(select, expected):
+    assert {kind for kind in (WHOLE, SMALL, SHARED, UNKNOWN) if matches(select, kind)} == expected
+
+
+def test_the_expression_asks_for_the_driver_first_and_for_attributes_only_where_they_are():
+    select = Select(type="mig", profile="1g.10gb", memory_min=10 * GI, sharing=Sharing.TIME_SLICING)
+    assert expression(select).split(" && ") == [
+        "device.driver == 'gpu.nvidia.com'",
+        "has(device.attributes['gpu.nvidia.com'].type)",
+        "device.attributes['gpu.nvidia.com'].type == 'mig'",
+        "has(device.attributes['gpu.nvidia.com'].profile)",
+        "device.attributes['gpu.nvidia.com'].profile == '1g.10gb'",
+        "has(device.capacity['gpu.nvidia.com'].memory)",
+        "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('10Gi')) >= 0",
+        "has(device.attributes['gpu.nvidia.com'].sharing)",
+        "device.attributes['gpu.nvidia.com'].sharing == 'time-slicing'",
+    ]
+
+
+def test_devices_that_say_nothing_of_sharing_are_not_shared():
+    assert "(!has(" in expression(Select(type="gpu", sharing=Sharing.NONE))
+
+
+def test_the_users_own_expression_is_a_unit():
+    text = expression(Select(type="gpu", cel="a || b // why"))
+    assert text.endswith(" && (a || b // why\n)")
+
+
+@given(st.text(max_size=20))
+def test_no_product_name_gets_out_of_its_quotes(name):
+    text = expression(Select(type="gpu", product_name=name))
+    if name:
+        literal = text.partition(".productName == ")[2]
+        assert literal[0] == literal[-1] == "'"
+        inside = literal[1:-1].replace("\\\\", "").replace("\\'", "")
+        assert "'" not in inside
+        assert not inside.endswith("\\")
+
+
+FIELDS = {
+    "type": st.sampled_from(["gpu", "mig"]),
+    "profile": st.sampled_from(["1g.10gb", "2g.20gb"]),
+    "product_name": st.sampled_from(["H100", "A100"]),
+}
+KINDS = st.builds(
+    DeviceKind, **FIELDS, memory=st.none() | st.integers(0, 4), sharing=st.sampled_from(["", "none", "mps"])
+)
+MORE = st.fixed_dictionaries(
+    {},
+    optional=FIELDS
+    | {
+        "memory_min": st.integers(0, 4),
+        "memory_max": st.integers(0, 4),
+        "sharing": st.sampled_from(Sharing),
+        "cel": st.just("true"),
+    },
+)
+
+
+@given(MORE, MORE, KINDS)
+def test_every_field_that_is_added_selects_fewer(one, other, kind):
+    both = one | other
+    if matches(Select(**both), kind):
+        shared = {key: both[key] for key in one if one[key] == both[key]}
+        assert matches(Select(**shared), kind)
