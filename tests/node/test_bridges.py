@@ -7,8 +7,7 @@ from contextlib import suppress
 import pytest
 from support.bridging import Controllers, bridge, device_class
 from support.cluster import REPOSITORY
-from support.gpunode import NODE
-from support.manifests import IMAGE, pod
+from support.manifests import IMAGE, claim, pod, request
 from support.sight import EXTENDED, claims_of
 from support.waiting import wait_for
 
@@ -16,6 +15,7 @@ from dradriver.kube import DEVICE_CLASSES, RESOURCE_SLICES, NotFoundError
 from dradriver.kube.connection import connect
 
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
+GPU_BASE = "gpu.nvidia.com"
 GPU_CLASS, SMALL_CLASS = "gpu.gpu.dradriver.dev", "mig-1g.10gb.gpu.dradriver.dev"
 BRIDGES = (
     bridge("gpu", GPU),
@@ -223,11 +223,11 @@ def test_profiles_that_are_found_get_their_bridges(node, space, controllers):
 
 @pytest.fixture
 def strangers(node, admin):
-    """Devices that say nothing of themselves, of another driver and of ours, which the scheduler meets first."""
+    """Devices that say nothing of themselves, of another driver and of ours; on no node, or ours would remove them."""
     names = []
     for driver in ("other.example.com", "gpu.nvidia.com"):
         pool = {"name": f"aaa-{driver}", "generation": 1, "resourceSliceCount": 1}
-        spec = {"driver": driver, "nodeName": NODE, "pool": pool, "devices": [{"name": "bare"}]}
+        spec = {"driver": driver, "allNodes": True, "pool": pool, "devices": [{"name": "bare"}]}
         body = {"apiVersion": RESOURCE_SLICES.api_version, "kind": RESOURCE_SLICES.kind, "spec": spec}
         body["metadata"] = {"name": f"aaa-{driver}"}
         names.append(admin.create(RESOURCE_SLICES, body)["metadata"]["name"])
@@ -266,3 +266,20 @@ def _count(devices, expected):
     names = {"3g.40gb": {"3g.40gb", "4g.40gb"}}.get(expected, {expected})
     attributes = [device["attributes"] for device in devices.values() if "attributes" in device]
     return sum(1 for each in attributes if each.get("profile", {"string": "whole"})["string"] in names)
+
+
+def test_no_device_of_others_keeps_a_selector_from_an_answer(node, space, controllers, strangers):
+    """The scheduler goes through all devices where none fits; one without guards shows that it meets the strangers."""
+    controllers.start()
+    nothing = {"type": "gpu", "productName": "none", "memory": {"min": "1Gi"}, "sharing": "none"}
+    controllers.add(bridge("it", "nvidia.com/it", select=nothing))
+    controllers.wait_reason("it", "NoDevices")
+    controllers.wait_carrier("nvidia.com/it", "it.gpu.dradriver.dev")
+    unguarded = "device.attributes['gpu.nvidia.com'].productName == 'none'"
+    space.add(
+        pod("guarded", limited("app") | {"resources": {"limits": {"nvidia.com/it": "1"}}}),
+        claim("raw", request("r", GPU_BASE, unguarded)),
+        pod("raw", claims=["raw"]),
+    )
+    assert "cannot allocate all claims" in space.unschedulable("guarded")
+    assert "no such key" in space.event("raw", "FailedScheduling", "no such key")
