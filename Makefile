@@ -52,7 +52,7 @@ test-unit: setup ## Run the tests that need neither root nor a cluster
 	$(VENV)/bin/pytest $(UNIT)
 
 test-versions: setup ## Run what depends on the version of Kubernetes against 1.34 and 1.36, which are built first
-	$(VENV)/bin/pytest -m other_kubernetes tests/control_plane
+	$(VENV)/bin/pytest -m other_kubernetes tests/control_plane tests/node
 
 test-pythons: setup ## Run the unit tests on every newer Python this machine has
 	@for version in $(OTHER_PYTHONS); do \

@@ -4,13 +4,13 @@ One listener for all: what GPUs report goes to the monitor first, whose verdict 
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dradriver import api, health
-from dradriver.gpu.health import HealthWishes, Marks, Place
+from dradriver.gpu.health import HealthWishes, Place
 from dradriver.health import Monitor
 from dradriver.health.requests import FOLDER, Requests
 from dradriver.listening import Listener
@@ -90,7 +90,10 @@ class HealthKeeping:
                 annotation=around.annotation,
                 requests=Requests(around.folder / FOLDER),
                 is_our_turn=around.is_our_turn,
-                on_marks=self._on_marks,
+                on_problem=self._on_problem,
+                on_unknown=self._on_unknown,
+                on_marks=around.offering.mark,
+                on_news=self._on_news,
                 on_look=lambda: around.metrics.succeeded("health"),
             )
         )
@@ -116,6 +119,8 @@ class HealthKeeping:
         self._teller, self._errands = teller, errands
         errands.at(self._tell, errands.clock())
         self._listener.start()
+        # What was reported between the loading and now, another process of this driver has heard.
+        self._monitor.catch_up()
         self._monitor.start()
 
     def stop(self) -> None:
@@ -145,8 +150,17 @@ class HealthKeeping:
     def _claims(self, gpu_uuid: str, place: Place | None) -> Iterable[str]:
         return [record.plan.uid for record in self._around.offering.claims(gpu_uuid, place)]
 
-    def _on_marks(self, marks: Marks) -> None:
-        self._around.offering.mark(marks)
+    def _on_problem(self, text: str) -> None:
+        self._around.reporter.set("health file", {"": Note("HealthNotKept", text)} if text else {})
+
+    def _on_unknown(self, names: Sequence[str]) -> None:
+        text = (
+            f"an order to clear health names {', '.join(names)}, which are no GPUs of this node: name them as in "
+            "`dradriver health`, or say `all`"
+        )
+        self._around.reporter.set("clear", {"": Note("UnknownGpus", text)} if names else {})
+
+    def _on_news(self) -> None:
         if self._errands is not None:
             # The slice is written first: to the API server, an Event is as much work.
             self._errands.at(self._tell, self._errands.clock() + TELL_SECONDS)

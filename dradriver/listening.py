@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -59,13 +59,15 @@ class Listener:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
 
-    @property
-    def unheard(self) -> Mapping[str, str]:
-        """Why GPUs cannot be heard, by UUID, "" for all of them; a GPU that is not named is heard."""
+    def why_unheard(self, gpu_uuid: str) -> str | None:
+        """Say why a GPU cannot be heard; None where it is, or nobody has begun to listen yet."""
         if self._trouble:
-            return {"": self._trouble}
+            return self._trouble
         events = self._events
-        return {} if events is None else {gpu: str(error) for gpu, error in events.unwatched.items()}
+        if events is None or gpu_uuid in events.watched:
+            return None
+        error = events.unwatched.get(gpu_uuid)
+        return "it could not be opened to listen to it" if error is None else str(error)
 
     @property
     def silence(self) -> float:

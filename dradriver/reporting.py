@@ -70,4 +70,4 @@ class NodeReporter:
 
 def _beginning(text: str) -> str:
     """What it was about: the cause and the next step stand behind it, and were told when it began."""
-    return re.split(r"[:;] ", text, maxsplit=1)[0]
+    return re.split(r"[:;] | \(", text, maxsplit=1)[0]

@@ -350,7 +350,7 @@ class Runtime:
                 offering=self._offering,
                 wishes=lambda: self._configuration.current.health,
                 annotation=lambda: self._configuration.current.clear,
-                is_our_turn=self._turn.is_ours,
+                is_our_turn=self._turn.keeps,
                 metrics=self._metrics,
                 reporter=self._reporter,
                 board=self._board,

@@ -59,6 +59,18 @@ class Turn:
         except OSError:
             return True
 
+    def keeps(self) -> bool:
+        """Tell whether this process keeps what all know: it takes part and is the newest, or nobody else takes part."""
+        if self._folder is None:
+            return True
+        if self._descriptor is not None:
+            return self.is_ours()
+        try:
+            others = [path for path in self._folder.iterdir() if path.name[0] != "." and path.name != self._name]
+            return not any(_is_alive(path) for path in others)
+        except OSError:
+            return True
+
     def end(self) -> None:
         """Leave the turn to the others."""
         if self._folder is not None and self._descriptor is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from dradriver.gpu.model import Placement
+from dradriver.gpu.model import MigInstance, Placement
 from dradriver.resource import Taint
 
 
@@ -33,6 +33,11 @@ class Place:
 
     profile_id: int
     placement: Placement
+
+    @classmethod
+    def of(cls, instance: MigInstance) -> "Place":
+        """Say where an instance lies on its GPU."""
+        return cls(profile_id=instance.profile_id, placement=instance.placement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

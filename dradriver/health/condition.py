@@ -244,8 +244,7 @@ def _subject(cause: Cause, policy: Policy) -> tuple[object, ...]:
 def _gravity(cause: Cause, policy: Policy) -> int:
     """Give how grave a report is by now, -1 where it says nothing."""
     rule = cause.rule(policy)
-    effect = IGNORE if rule is None else cause.effect(rule)
-    return -1 if effect == IGNORE else EFFECTS.index(effect)
+    return -1 if rule is None else _rank(cause, rule)
 
 
 # --- what is said when asked ----------------------------------------------------------------------
@@ -324,7 +323,12 @@ def _outweigh(condition: Condition, policy: Policy, readings: Readings, now: flo
     silent = any(condition.find(origin) for origin in (RECOVERY, LOST, MISSING))
     recovered = None if readings.recovery is None else readings.recovery == 0 and not silent
     fabric = None if readings.fabric is None else readings.fabric == "healthy"
-    said = {Until.RECOVERY: recovered, Until.ANSWERS: recovered, Until.FABRIC: fabric}
+    said = {
+        Until.RECOVERY: recovered,
+        # Where it has no word for that, it says by answering that it is not lost.
+        Until.ANSWERS: not silent if recovered is None else recovered,
+        Until.FABRIC: fabric,
+    }
     for cause in condition.causes:
         rule = cause.rule(policy)
         if rule is None or cause.mild is not None or (well := said.get(rule.until)) is None:
@@ -366,9 +370,40 @@ def cleared(condition: Condition, now: float) -> Condition:
     )
 
 
+def rejudged(condition: Condition, before: Policy, now: Policy, at: float) -> Condition:
+    """Let causes that another policy takes more seriously begin anew: tolerationSeconds count from then on."""
+    for cause in condition.causes:
+        old, new = cause.rule(before), cause.rule(now)
+        if old is not None and new is not None and _rank(cause, old) < _rank(cause, new):
+            condition = condition.put(replace(cause, since=at))
+    return condition
+
+
+def _rank(cause: Cause, rule: Rule) -> int:
+    effect = cause.effect(rule)
+    return -1 if effect == IGNORE else EFFECTS.index(effect)
+
+
+def merged(kept: Condition, own: Condition, *, since: float) -> Condition:
+    """Add to what another process has kept what this one has found itself, since that Unix time.
+
+    Of a cause that both know the other's first time counts, by which its taint was published.
+    """
+    for cause in own.causes:
+        known = next((one for one in kept.causes if one.key == cause.key), None)
+        if known is None and cause.last > since:
+            kept = kept.put(cause)
+        elif known is not None:
+            kept = kept.put(replace(cause, since=min(cause.since, known.since), last=max(cause.last, known.last)))
+    offences = {(one.kind, one.place, one.claim): one for one in (*own.offences, *kept.offences)}
+    return replace(kept, offences=tuple(offences.values())[-MOST_OFFENCES:])
+
+
 def rebooted(condition: Condition, policy: Policy, now: float) -> Condition:
-    """End what a start of the node ends."""
+    """End what a start of the node ends, and what is known again as soon as the GPUs are asked."""
     condition = _not_ahead(condition, now)
+    for origin in (LOST, MISSING, NO_EVENTS, NO_ANSWER):
+        condition = lower(condition, origin)
     return came_back(_end(condition, policy, {Until.REBOOT}, before=now), policy, before=now)
 
 

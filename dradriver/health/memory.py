@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,21 +33,41 @@ class Known:
         boot_id: of the kernel that ran then.
         conditions: by UUID of the GPU.
         obeyed: the administrator's annotation that was obeyed last.
+        problem: what of it could not be read, and what to do; "" where all is well.
     """
 
     boot_id: str = ""
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     obeyed: str = ""
+    problem: str = ""
 
 
 def load(path: Path) -> Known:
-    """Read what an earlier process knew; a damaged file is set aside, and nothing is known then."""
+    """Read what an earlier process knew; of a damaged file, which is set aside, what can be read."""
     try:
         return read(path)
     except (OSError, ValueError) as error:
-        _log.error("what was held against GPUs is not known any more", file=str(path), error=str(error))
-        _set_aside(path)
+        salvaged = _salvaged(path)
+        aside = _set_aside(path)
+        problem = (
+            f"{path} could not be read ({error}), so that errors which GPUs reported earlier may be forgotten: see "
+            f"{aside} and the kernel's log for Xids, and taint the node where a GPU is not to be used"
+        )
+        return replace(salvaged, problem=problem)
+
+
+def _salvaged(path: Path) -> Known:
+    """Read GPU by GPU what can be read."""
+    try:
+        document = json.loads(path.read_text())
+        entries, boot_id, obeyed = document["gpus"].items(), str(document["bootID"]), str(document.get("obeyed", ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Known()
+    conditions = {}
+    for uuid, entry in entries:
+        with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            conditions[str(uuid)] = _condition(entry)
+    return Known(boot_id=boot_id, conditions=conditions, obeyed=obeyed)
 
 
 def read(path: Path) -> Known:
@@ -62,14 +83,16 @@ def read(path: Path) -> Known:
         return Known()
 
 
-def save(path: Path, known: Known) -> bool:
-    """Keep it, durably; returns whether that went well, and never raises."""
+def save(path: Path, known: Known) -> str:
+    """Keep it, durably; returns why that is not possible, "" if it was, and never raises."""
     try:
         files.write_durably(path, encode(known))
     except OSError as error:
-        _log.error("what is held against GPUs cannot be kept over a restart", file=str(path), error=str(error))
-        return False
-    return True
+        return (
+            f"{path} cannot be written ({error}), so that a restart of the plugin forgets what GPUs reported: "
+            "make room on its file system, or move away what stands there"
+        )
+    return ""
 
 
 def encode(known: Known) -> str:
@@ -163,8 +186,12 @@ def _time_or_none(value: object) -> float | None:
     return None if value is None else _time(value)
 
 
-def _set_aside(path: Path) -> None:
+def _set_aside(path: Path) -> Path:
+    """Move a damaged file away; gives where it is then."""
+    aside = path.with_name(f"{path.name}.damaged")
     try:
-        path.replace(path.with_name(f"{path.name}.damaged"))
+        path.replace(aside)
     except OSError as error:
         _log.warning("a damaged file stays", file=str(path), error=str(error))
+        return path
+    return aside

@@ -66,13 +66,9 @@ class Rule:
     def with_effect(self, effect: str) -> "Rule":
         """Give the rule the effect that an administrator chose, which other errors then neither raise nor lower.
 
-        What was made milder to only tell comes to an end by itself, what keeps pods away does not.
+        What ends it stays, but for what was made milder to only tell, which comes to an end by itself.
         """
-        until = self.until
-        if effect == Effect.NONE and self.effect != Effect.NONE:
-            until = Until.EXPIRY
-        elif effect in EFFECTS[1:] and until in (Until.EXPIRY, Until.FABRIC):
-            until = Until.RESET
+        until = Until.EXPIRY if effect == Effect.NONE and self.effect != Effect.NONE else self.until
         taints = self.taints if effect in (self.effect, *EFFECTS[1:]) else ()
         return replace(self, effect=effect, until=until, taints=taints, suspect=False, contained_by=None)
 

@@ -2,7 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -166,10 +167,32 @@ class Nvml:
             return self._readings(gpu_uuid)
         except Uninitialized:
             pass
-        except GpuLost:
+        except GpuLost as error:
             if not self._session.is_renewed(generation, RENEWAL_SECONDS):
-                raise
+                raise self._node.doubt(error) from None
         return self._readings(gpu_uuid)
+
+    def readings_of(self, gpu_uuids: Sequence[str]) -> list[Readings | NvmlError]:
+        """Read how GPUs say that they are, those that take long side by side.
+
+        Returns:
+            In the order given what `readings` gives or raises of each.
+        """
+        generation = self._session.generation
+        read = self._bounded.each((uuid, self._patience(uuid), partial(self._read_once, uuid)) for uuid in gpu_uuids)
+        if generation == self._session.generation and not any(isinstance(one, GpuLost | Uninitialized) for one in read):
+            return read
+        # There is a new session, or is to be: what failed in the old one is asked again.
+        return [
+            self._again(uuid) if isinstance(one, GpuLost | Uninitialized) else one
+            for uuid, one in zip(gpu_uuids, read, strict=True)
+        ]
+
+    def _again(self, gpu_uuid: str) -> Readings | NvmlError:
+        try:
+            return self.readings(gpu_uuid)
+        except NvmlError as error:
+            return error
 
     def returns(self, gpu_uuid: str) -> int:
         """Tell how often the GPU came back: its handle had died, and it could be read again afterwards.
@@ -252,11 +275,15 @@ class Nvml:
     # --- how a GPU is asked for its health ----------------------------------------------------
 
     def _readings(self, gpu_uuid: str) -> Readings:
+        return self._bounded.run(gpu_uuid, self._patience(gpu_uuid), partial(self._read_once, gpu_uuid))
+
+    def _patience(self, gpu_uuid: str) -> float:
+        """Seconds that a reading may take; a GPU that is not open yet takes longer."""
         known = not self._session.is_stale and self._cache.is_open(gpu_uuid)
-        seconds = READINGS_SECONDS if known else FIRST_READ_SECONDS
-        return self._bounded.run(
-            gpu_uuid, seconds, lambda: self._once(lambda cache: self._read_readings(cache, gpu_uuid))
-        )
+        return READINGS_SECONDS if known else FIRST_READ_SECONDS
+
+    def _read_once(self, gpu_uuid: str) -> Readings:
+        return self._once(lambda cache: self._read_readings(cache, gpu_uuid))
 
     def _read_readings(self, cache: Cache, gpu_uuid: str) -> Readings:
         readings, refusal = read_readings(cache.find(gpu_uuid))

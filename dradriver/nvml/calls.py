@@ -7,7 +7,14 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import pynvml
 
-from dradriver.nvml.errors import InvalidArgument, NotSupported, NvmlError, is_fatal, translate
+from dradriver.nvml.errors import (
+    InvalidArgument,
+    NotSupported,
+    NvmlError,
+    ResetRequired,
+    is_fatal,
+    translate,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,6 +38,19 @@ def call(gpu: str | None, function: Callable[P, T], /, *args: P.args, **kwargs: 
         return function(*args, **kwargs)
     except pynvml.NVMLError as error:
         raise translate(function.__name__, error.value, gpu) from None
+
+
+def ask_twice(ask: Callable[[], T]) -> T:
+    """Ask again after a failure that means that a handle is useless, which it then is for good.
+
+    One call that failed so, and then does no more, proves no reset and no loss.
+    """
+    try:
+        return ask()
+    except NvmlError as error:
+        if not (is_fatal(error) or isinstance(error, ResetRequired)):
+            raise
+    return ask()
 
 
 def walk_enum(read: Callable[[int], T]) -> Iterator[tuple[int, T]]:

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,6 +34,9 @@ LOOK_PAUSE: Final = 30.0
 
 FAILURE_PAUSE: Final = 1.0
 """Seconds between attempts once two have failed with no good wait between them."""
+
+MOST_RESCUED: Final = 1024
+"""Events that are taken out of an event set that ends; of more the oldest are lost."""
 
 _EARLY_PAUSE: Final = 0.1
 """Seconds to wait where NVML came back before the time without an event, as it may."""
@@ -107,6 +111,8 @@ class Events:
         self._failed = False
         self._broken = False
         self._again = -math.inf
+        self._rescued: deque[Event] = deque(maxlen=MOST_RESCUED)
+        session.before_end(self)
         # What is wrong is for the reader, who gets it by his first wait.
         with contextlib.suppress(NvmlError):
             self._current()
@@ -157,10 +163,31 @@ class Events:
         """
         deadline, gaps = self._clock() + seconds, self._gaps
         while not self._closed.is_set():
+            if self._rescued:
+                self._last_wait = self._clock()
+                return self._rescued.popleft()
             event = self._take_turn(deadline)
             if event or self._gaps != gaps or self._clock() >= deadline:
                 return event
         return None
+
+    def rescue(self, generation: int) -> None:
+        """Take out what is queued, for the next waits, before the event set ends with its session.
+
+        Called by the session when nobody is within a call: what happened on one GPU is not to be lost since another was
+        reset.
+        """
+        watch = self._watch
+        if watch is not None and watch.generation == generation and not self._closed.is_set():
+            self._save(watch)
+
+    def _save(self, watch: _Watch) -> None:
+        with contextlib.suppress(NvmlError):
+            for _ in range(MOST_RESCUED):
+                data = _wait(watch, 0.0)
+                if data is None:
+                    return
+                self._rescued.append(_event(watch, data))
 
     def close(self) -> None:
         """Stop listening. A wait under way ends within a second and frees the event set; this waits for nobody."""
@@ -243,6 +270,7 @@ class Events:
         self._watch, self._broken = new, False
         self._gaps += 1
         if old is not None and old.generation == new.generation:
+            self._save(old)
             _free(old)
         return new
 

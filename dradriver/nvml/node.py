@@ -12,8 +12,17 @@ from dradriver.gpu.model import Gpu, MigInstance, MigMode
 from dradriver.nvml import instances as mig
 from dradriver.nvml.bounded import Bounded
 from dradriver.nvml.cache import Cache, index_label
-from dradriver.nvml.calls import Device, call
-from dradriver.nvml.errors import UNINITIALIZED, GpuLost, NvmlError, ResetRequired, Uninitialized, is_session_gone
+from dradriver.nvml.calls import Device, ask_twice, call
+from dradriver.nvml.errors import (
+    TIMEOUT,
+    UNINITIALIZED,
+    GpuLost,
+    Hanging,
+    NvmlError,
+    ResetRequired,
+    Uninitialized,
+    is_session_gone,
+)
 from dradriver.nvml.facts import read_memory, read_mig_mode, read_minor
 from dradriver.nvml.names import bus_order
 from dradriver.nvml.records import Inventory, UnreadableGpu
@@ -79,8 +88,18 @@ class Node:
             with contextlib.suppress(Uninitialized):
                 look, read = self._attempt()
                 if not (_is_any_dead(read) and self._session.is_renewed(look.generation, RENEWAL_SECONDS)):
-                    return self._inventory(read)
+                    return self._inventory([self._doubted(one) for one in read])
         return self._inventory(self._attempt()[1])
+
+    def _doubted(self, one: Gpu | NvmlError) -> Gpu | NvmlError:
+        return self.doubt(one) if isinstance(one, GpuLost) else one
+
+    def doubt(self, loss: NvmlError) -> NvmlError:
+        """Give what a loss means: nothing as long as a new session would show whether it is one, and cannot be had."""
+        if not self._session.is_stale:
+            return loss
+        cause = "NVML has to be initialized anew to reach it, and a call that hangs in the driver keeps that from it"
+        return Hanging(loss.call, TIMEOUT, loss.gpu, cause=cause)
 
     def follow(self, loss: NvmlError, cache: Cache) -> None:
         """See to it, within a use, that nobody's loss goes unnoticed where one GPU's leads to a new session.
@@ -141,7 +160,7 @@ class Node:
 
     def _read_within(self, look: _Look, index: int) -> Gpu:
         try:
-            gpu = _gpu(look.cache, look.cache.device(index), look.versions)
+            gpu = ask_twice(lambda: _gpu(look.cache, look.cache.device(index), look.versions))
         except (GpuLost, ResetRequired) as error:
             self.follow(error, look.cache)
             raise

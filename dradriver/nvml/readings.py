@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 
 import pynvml
 
-from dradriver.nvml.calls import Device, call
-from dradriver.nvml.errors import NvmlError, ResetRequired, is_fatal, translate
+from dradriver.nvml.calls import Device, ask_twice, call
+from dradriver.nvml.errors import NotSupported, NvmlError, ResetRequired, is_fatal, translate
 from dradriver.nvml.records import Readings
 
 T = TypeVar("T")
@@ -38,10 +38,12 @@ _JOINING: Final = (pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED, pynvml.NVML_GPU_FAB
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads one thing after another; notes whether the GPU said that it must be reset."""
+    """Reads one thing after another; notes whether the GPU said that it must be reset, and whether it says anything."""
 
     device: Device
     refusal: ResetRequired | None = None
+    trouble: NvmlError | None = None
+    answers: int = 0
 
     def read(self, ask: Callable[[], T]) -> T | None:
         """Give the answer; None where NVML does not tell.
@@ -50,12 +52,18 @@ class _Reader:
             NvmlError: the GPU or the session is gone.
         """
         try:
-            return ask()
+            answer = ask_twice(ask)
         except ResetRequired as error:
             self.refusal = error
+        except NotSupported:
+            pass
         except NvmlError as error:
             if is_fatal(error):
                 raise
+            self.trouble = self.trouble or error
+        else:
+            self.answers += answer is not None
+            return answer
         return None
 
 
@@ -69,7 +77,7 @@ def read_readings(device: Device) -> tuple[Readings, ResetRequired | None]:
         The readings, and that refusal if there was one.
 
     Raises:
-        NvmlError: the GPU or the session is gone.
+        NvmlError: the GPU or the session is gone, or it answers nothing at all, and not since it cannot.
     """
     reader = _Reader(device)
     # This one reaches the hardware: a GPU that fell off the bus may go on answering the others.
@@ -78,6 +86,8 @@ def read_readings(device: Device) -> tuple[Readings, ResetRequired | None]:
     pending, failure = _rows(reader, fields)
     sram, fabric = reader.read(lambda: _sram(device)), reader.read(lambda: _fabric(device))
     recovery = fields.get(_RECOVERY)
+    if reader.trouble and not reader.answers and not reader.refusal:
+        raise reader.trouble
     if reader.refusal:
         recovery = recovery or pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET
     readings = Readings(

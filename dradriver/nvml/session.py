@@ -8,8 +8,9 @@ thread is inside a call.
 import contextlib
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 import pynvml
 
@@ -35,6 +36,13 @@ HANGS_AFTER: Final = 120.0
 instances on a large node, take some ten seconds."""
 
 _log = logging.getLogger(__name__)
+
+
+class Ends(Protocol):
+    """Who has something that ends with NVML's session."""
+
+    def rescue(self, generation: int) -> None:
+        """Save it now, without a use or a hold, in some milliseconds; never raises."""
 
 
 class Session:
@@ -65,6 +73,7 @@ class Session:
         self._entered: dict[object, float] = {}
         self._held: dict[object, float] = {}
         self._lives = Lives(clock)
+        self._endings: weakref.WeakSet[Ends] = weakref.WeakSet()
         self._stale = False
         self._closed = False
         self._starting = False
@@ -152,6 +161,10 @@ class Session:
                 return False
             return self._lock.wait_for(lambda: generation != self._generation or self._is_due(), seconds)
 
+    def before_end(self, whom: "Ends") -> None:
+        """Tell somebody, as long as he lives, before NVML is shut down to be initialized anew."""
+        self._endings.add(whom)
+
     def renew(self) -> None:
         """Initialize anew at the next use."""
         self._stale = True
@@ -224,6 +237,8 @@ class Session:
         try:
             self._entered.clear()
             self._held.clear()
+            for whom in tuple(self._endings):
+                whom.rescue(self._generation)
             self._stop()
             self._start()
         finally:

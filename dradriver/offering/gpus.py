@@ -1,12 +1,13 @@
 """Which GPUs are there, which were, and what this driver itself has made on them."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 import structlog
 
-from dradriver.gpu.model import Gpu, MigInstance, Placement
+from dradriver.gpu.health import Place
+from dradriver.gpu.model import Gpu, MigInstance
 from dradriver.gpu.policy import GpuRule
 from dradriver.gpu.profiles import MigOffer
 from dradriver.nvml import GpuLost, Inventory, NotFound, NvmlError, TimedOut, UnreadableGpu
@@ -32,20 +33,6 @@ class NodeHardware(Hardware, Protocol):
         """List a GPU's instances; raises NvmlError, after some seconds if it hangs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a MIG instance lies, and what it is."""
-
-    gpu_uuid: str
-    profile_id: int
-    placement: Placement
-
-    @classmethod
-    def of(cls, gpu: Gpu, instance: MigInstance) -> "Place":
-        """Say where an instance lies."""
-        return cls(gpu_uuid=gpu.uuid, profile_id=instance.profile_id, placement=instance.placement)
-
-
 class Gpus:
     """The node's GPUs as they were read last.
 
@@ -63,7 +50,7 @@ class Gpus:
         self._last: Inventory | None = None
         self._known: dict[str, Gpu] = {}
         self._misses: dict[str, int] = {}
-        self._places: frozenset[Place] = frozenset()
+        self._places: frozenset[tuple[str, Place]] = frozenset()
         self.hardware: NodeHardware | None = None
 
     @property
@@ -159,18 +146,18 @@ class Gpus:
             _log.warning("records of another instance are not seen now", error=str(error))
         return self._records.all()
 
-    def _recorded_places(self) -> frozenset[Place]:
+    def _recorded_places(self) -> frozenset[tuple[str, Place]]:
         return frozenset(
-            Place(gpu_uuid=device.gpu_uuid, profile_id=device.profile_id, placement=device.placement)
+            (device.gpu_uuid, device.partition)
             for record in self._records.all()
             if record.boot_id == self.boot_id
             for device in record.plan.devices
-            if device.make and device.profile_id is not None and device.placement is not None
+            if device.make and device.partition is not None
         )
 
 
-def _cleared(gpu: Gpu, ours: frozenset[Place], *, switched: bool) -> Gpu:
-    others = tuple(one for one in gpu.instances if Place.of(gpu, one) not in ours)
+def _cleared(gpu: Gpu, ours: frozenset[tuple[str, Place]], *, switched: bool) -> Gpu:
+    others = tuple(one for one in gpu.instances if (gpu.uuid, Place.of(one)) not in ours)
     return replace(gpu, instances=others, mig_mode=None if switched else gpu.mig_mode)
 
 

@@ -64,7 +64,7 @@ def place_of(records: Iterable[Record], gpu: Gpu | None, boot_id: str, instance_
                 return device.partition
     for instance in gpu.instances:
         if instance.gpu_instance_id == instance_id:
-            return Place(profile_id=instance.profile_id, placement=instance.placement)
+            return Place.of(instance)
     return None
 
 

@@ -3,10 +3,9 @@
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from bench.figures import Figure
@@ -83,10 +82,13 @@ def monitor(simulation: Path, *, rounds: int) -> tuple[Figure, int]:
                 place=lambda _gpu, _instance: None,
                 claims=lambda _gpu, _place: (),
                 wishes=HealthWishes,
-                annotation=str,
+                annotation=lambda: None,
                 requests=Requests(Path(folder) / "requests"),
                 is_our_turn=lambda: True,
+                on_problem=lambda _text: None,
+                on_unknown=lambda _names: None,
                 on_marks=lambda _marks: None,
+                on_news=lambda: None,
                 on_look=lambda: None,
             )
         )
@@ -101,8 +103,10 @@ def monitor(simulation: Path, *, rounds: int) -> tuple[Figure, int]:
 
 
 class _Ears:
-    unheard: Mapping[str, str] = MappingProxyType({})
     silence = 0.0
+
+    def why_unheard(self, gpu_uuid: str) -> str | None:
+        return None
 
 
 def _to_kubelet(folders: Folders, hardware: Hardware, count: int) -> Iterator[float]:

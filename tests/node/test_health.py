@@ -5,7 +5,18 @@ from datetime import datetime, timedelta
 
 import pytest
 from support.gpunode import NODE
-from support.manifests import GPU, MIG, claim, container, of_gpu, pod, profile, request
+from support.manifests import (
+    EXTENDED_CLASS,
+    GPU,
+    MIG,
+    claim,
+    extended_class,
+    of_gpu,
+    pod,
+    profile,
+    request,
+    uses_extended,
+)
 from support.sickness import (
     LOST,
     MEMORY,
@@ -26,7 +37,6 @@ from support.sickness import (
 )
 from support.waiting import wait_for
 
-EXTENDED = "example.com/part"
 OFF_THE_BUS = {XID: ("79", "NoExecute"), RECOVERY: ("node-reboot", "NoExecute")}
 TOLERANT = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in (XID, RECOVERY)]
 VAGUE = [{"operator": "Exists"}]
@@ -50,37 +60,8 @@ def sick(use_node):
 def extended(cluster, keeper):
     """Makes the class whose 1g.10gb partitions of one GPU can be had as an extended resource."""
 
-    def make(uuid):
-        selectors = [f"device.driver == 'gpu.nvidia.com' && {profile('1g.10gb')}", of_gpu(uuid)]
-        spec = {"extendedResourceName": EXTENDED, "selectors": [{"cel": {"expression": each}} for each in selectors]}
-        body = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "part.example.com"}}
-        keeper.server.create({**body, "spec": spec})
-
-    yield make
-    keeper.server.delete("DeviceClass", "part.example.com")
-
-
-def uses_extended(name):
-    """A pod that names no claim, only a resource."""
-    return pod(name, {**container("app"), "resources": {"limits": {EXTENDED: "1"}}})
-
-
-def statuses(body):
-    """What a pod's status says of its devices: health and message of each."""
-    found = [
-        each for status in body["status"]["containerStatuses"] for each in status.get("allocatedResourcesStatus", ())
-    ]
-    return [(device["health"], device.get("message", "")) for each in found for device in each["resources"]]
-
-
-def wait_health(space, name, health):
-    """Wait until the status of a pod says so of all its devices; gives the messages."""
-
-    def found():
-        said = statuses(space.pod(name))
-        return said and {each for each, _ in said} == {health} and [message for _, message in said]
-
-    return wait_for(found, f"pod {name} to be told {health}", state=lambda: statuses(space.pod(name)))
+    yield lambda uuid: keeper.server.create(extended_class(profile("1g.10gb"), of_gpu(uuid)))
+    keeper.server.delete("DeviceClass", EXTENDED_CLASS)
 
 
 def is_evicted(change):
@@ -106,7 +87,7 @@ def test_an_xid_79_evicts_all_pods_of_its_gpu_and_a_reset_brings_it_back(sick, s
     space.add(uses_extended("extended"))
     space.running("ordinary", "vague", "tolerant", "extended")
     assert len(node.simulation.instances()) == 4
-    wait_health(space, "tolerant", "Healthy")
+    space.told_health("tolerant", "Healthy")
     with watched(node.server, "pods", "-n", space.name) as pods:
         node.simulation.run("xid", "79", "--gpu", "0")
         wait_same(node, 0, OFF_THE_BUS)
@@ -122,7 +103,7 @@ def test_an_xid_79_evicts_all_pods_of_its_gpu_and_a_reset_brings_it_back(sick, s
         assert "reboot the node" in said
     space.told("ResourceClaim", "ordinary", "DeviceUnhealthy", "is evicted, unless its claim tolerates")
     space.told("Node", NODE, "GpuUnhealthy", f"{uuid} reported Xid 79")
-    (message,) = wait_health(space, "tolerant", "Unhealthy")
+    (message,) = space.told_health("tolerant", "Unhealthy")
     assert f"GPU {uuid} reported Xid 79" in message
     (held,) = node.check(space.running("tolerant")[0])["app"]
     assert "deletionTimestamp" not in space.pod("tolerant")["metadata"]
@@ -137,7 +118,7 @@ def test_an_xid_79_evicts_all_pods_of_its_gpu_and_a_reset_brings_it_back(sick, s
         assert node.check(each)["app"][0].gpu["uuid"] == uuid
     space.running("extended-next")
     assert len(node.simulation.instances()) == 2
-    wait_health(space, "next", "Healthy")
+    space.told_health("next", "Healthy")
     assert (node.plugin.running, node.plugin.pid) == (True, pid)
 
 
@@ -195,6 +176,30 @@ def test_a_fatal_error_stays_fatal_whatever_comes_and_whoever_restarts(sick):
         assert {key: times(node)[key] for key in since} == since
 
 
+def test_a_restart_of_the_kubelet_which_deletes_all_slices_loses_no_taint(sick, space):
+    node = sick(machine="1xh100-80gb")
+    tolerations = [{"operator": "Exists", "effect": "NoExecute"}]
+    space.add(claim("one", request("it", MIG, profile("2g.20gb"), tolerations=tolerations)))
+    space.add(pod("one", claims=["one"]))
+    space.running("one")
+    node.simulation.run("xid", "79")
+    wait_same(node, 0, OFF_THE_BUS)
+    since = times(node)
+    with watched_slices(node) as slices:
+        node.restart_kubelet()
+        wait_for(
+            lambda: any(change.type == "DELETED" for change in slices.changes()), "the kubelet to delete the slices"
+        )
+        wait_for(lambda: times(node) == since, "the slices to be as before", state=lambda: times(node))
+        seen = [change for change in wait_all_seen(node, slices) if change.type != "DELETED"]
+    for change in seen:
+        devices = {device["name"]: device for device in change.body["spec"].get("devices", ())}
+        assert taints_of(devices) == dict.fromkeys(devices, OFF_THE_BUS)
+    (message,) = space.told_health("one", "Unhealthy")
+    assert "Xid 79" in message
+    assert "deletionTimestamp" not in space.pod("one")["metadata"]
+
+
 # --- errors of partitions, and harmless ones --------------------------------------------------------
 
 
@@ -224,7 +229,7 @@ def test_an_error_of_a_partition_is_told_of_that_partition(sick, space):
     assert "deletionTimestamp" not in space.running("beside")[0]["metadata"]
     events = node.server.list("Event", namespace=space.name, fieldSelector="involvedObject.name=beside")
     assert not [each for each in events if each["reason"].startswith("Device")]
-    (message,) = wait_health(space, "later", "Healthy")
+    (message,) = space.told_health("later", "Healthy")
     assert "Xid 94" in message
 
 
@@ -243,7 +248,7 @@ def test_a_programs_own_error_disturbs_nobody(sick, space):
     node.check(space.running("three")[0])
     assert [each["metadata"]["uid"] for each in space.running("one", "two")] == before
     assert not any("deletionTimestamp" in each["metadata"] for each in space.pods())
-    (message,) = wait_health(space, "one", "Healthy")
+    (message,) = space.told_health("one", "Healthy")
     assert "Xid 31" in message
     assert metric(node, "dradriver_tainted_devices", effect="NoSchedule") == 0
     assert metric(node, "dradriver_tainted_devices", cause="xid", effect="None") == len(devices_of(node, 0))

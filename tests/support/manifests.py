@@ -9,6 +9,9 @@ IMAGE = "dradriver.dev/toolbox:1"
 DOMAIN = "gpu.nvidia.com"
 GPU, MIG, ANY = "gpu.nvidia.com", "mig.nvidia.com", "any.gpu.dradriver.dev"
 
+EXTENDED, EXTENDED_CLASS = "example.com/part", "part.example.com"
+"""An extended resource, and the class by which it is had."""
+
 
 def profile(name: str) -> str:
     """CEL: partitions of a profile."""
@@ -96,3 +99,22 @@ def pod(name: str, *containers: Body, claims: Sequence[str] = (), templates: Seq
             **spec,
         },
     }
+
+
+def extended_class(*cel: str) -> Body:
+    """A DeviceClass by which the devices that all these expressions choose can be had as an extended resource."""
+    expressions = (f"device.driver == '{DOMAIN}'", *cel)
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": EXTENDED_CLASS},
+        "spec": {
+            "extendedResourceName": EXTENDED,
+            "selectors": [{"cel": {"expression": each}} for each in expressions],
+        },
+    }
+
+
+def uses_extended(name: str) -> Body:
+    """A pod that names no claim, only one such resource."""
+    return pod(name, {**container("app"), "resources": {"limits": {EXTENDED: "1"}}})

@@ -112,6 +112,15 @@ class Space:
 
         return str(wait_for(found, f"an event {reason} of {kind} {name} with {pattern!r}", state=self.story))
 
+    def told_health(self, name: str, health: str) -> list[str]:
+        """Wait until the status of a pod says so of all its devices; gives the messages."""
+
+        def found() -> list[str] | None:
+            said = _healths(self.pod(name))
+            return [message for _, message in said] if {each for each, _ in said} == {health} else None
+
+        return wait_for(found, f"pod {name} to be told {health}", state=self.story) or []
+
     def failures(self, name: str) -> list[str]:
         """What events say of failed attempts to prepare a pod's claims, but for the kubelet's race."""
         return self._messages(name, "FailedPrepareDynamicResources")
@@ -152,3 +161,10 @@ class Space:
         pods = self.server.kubectl("get", "pods", "-n", self.name, "-o", "wide", check=False)
         events = self.server.kubectl("events", "-n", self.name, check=False)
         return f"\n{pods}\n{events}"
+
+
+def _healths(pod: Body) -> list[tuple[str, str]]:
+    """What a pod's status says of its devices: health and message of each."""
+    containers = pod["status"].get("containerStatuses", ())
+    found = [each for container in containers for each in container.get("allocatedResourcesStatus", ())]
+    return [(device["health"], device.get("message", "")) for each in found for device in each["resources"]]

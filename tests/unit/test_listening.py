@@ -55,7 +55,8 @@ def test_events_are_passed_on_with_what_they_are_about(node):
     node.simulate("xid", "31", "--gpu", "1")
     event = node.next_xid()
     assert (event.gpu_uuid, event.data, event.gpu_instance_id) == (node.uuids[1], 31, None)
-    assert node.listener.unheard == {}
+    assert [node.listener.why_unheard(uuid) for uuid in node.uuids] == [None, None]
+    assert node.listener.why_unheard("GPU-of-another-node")
 
 
 def test_after_a_reset_it_is_listened_on_and_told_that_something_may_have_been_missed(node):
@@ -78,8 +79,8 @@ def test_a_gpu_that_cannot_be_listened_to_is_named_with_the_reason(node):
     node.listener.start()
     node.simulate("xid", "31", "--gpu", "0")
     node.next_xid()
-    assert list(node.listener.unheard) == [node.uuids[1]]
-    assert "nvmlDeviceRegisterEvents" in node.listener.unheard[node.uuids[1]]
+    assert node.listener.why_unheard(node.uuids[0]) is None
+    assert "nvmlDeviceRegisterEvents" in node.listener.why_unheard(node.uuids[1])
 
 
 def test_without_nvml_nobody_is_heard_until_it_is_there(node):
@@ -93,9 +94,9 @@ def test_without_nvml_nobody_is_heard_until_it_is_there(node):
     listener.start()
     try:
         assert tried.wait(PATIENCE)
-        while not listener.unheard:
+        while not listener.why_unheard(node.uuids[0]):
             assert listener.silence < PATIENCE
-        assert list(listener.unheard) == [""]
+        assert "libnvidia-ml" in listener.why_unheard(node.uuids[0])
     finally:
         listener.stop()
 

@@ -43,6 +43,20 @@ def test_the_newest_that_takes_part_has_the_turn(folder):
     old.end()
 
 
+def test_what_all_know_is_kept_by_one_of_them(folder):
+    assert Turn(None, name="a").keeps()
+    old, new = Turn(folder, name="b", born=10), Turn(folder, name="a", born=11)
+    assert old.keeps(), "nobody else takes part"
+    old.take()
+    assert (old.keeps(), new.keeps()) == (True, False)
+    new.take()
+    assert (old.keeps(), new.keeps()) == (False, True)
+    new.end()
+    assert (old.keeps(), new.keeps()) == (True, False)
+    old.end()
+    assert new.keeps()
+
+
 def test_two_that_were_born_at_once_agree(folder):
     both = [Turn(folder, name=name, born=10) for name in "ab"]
     for turn in both:

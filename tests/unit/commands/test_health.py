@@ -53,7 +53,7 @@ class Node:
 
     def keep(self, **conditions):
         by_uuid = {GPUS[int(name.removeprefix("gpu_"))].uuid: one for name, one in conditions.items()}
-        assert memory.save(self.plugin / "health.json", memory.Known(boot_id=BOOT, conditions=by_uuid))
+        assert memory.save(self.plugin / "health.json", memory.Known(boot_id=BOOT, conditions=by_uuid)) == ""
 
     def do(self, *words, verb=()):
         flags = ("--kubelet-plugins-directory-path", self.plugins, "--simulation", self.simulation)

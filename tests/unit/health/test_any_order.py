@@ -161,17 +161,17 @@ def test_what_is_published_is_valid_whatever_happens(steps):
 @given(st.lists(quiet, max_size=40))
 def test_neither_reports_nor_silence_nor_time_end_what_evicts(steps):
     scene = Scene()
+    # 79 is not among them: answers end it where a driver has no word for what is to be done.
     scene.xid(95, None, ())
-    scene.xid(79, None, ())
     before = grave(scene)
-    assert len(before) == 5
+    assert len(before) == 3
     first = scene.now
     for name in play(scene, steps):
         # That a lost GPU answers again is a return.
         if name == "answers":
             scene.condition = scene.condition.without(lambda cause: cause.origin in (found.LOST, found.MISSING))
         assert grave(scene) >= before
-        since = {mark.since for mark in scene.marks() if mark.value in ("95", "79")}
+        since = {mark.since for mark in scene.marks() if mark.value == "95"}
         assert since == {int(first)}
 
 

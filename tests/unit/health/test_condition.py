@@ -375,10 +375,11 @@ def test_an_error_that_was_outweighed_and_comes_again_counts_anew(gpu):
     assert (gpu.taints[RECOVERY], gpu.since(RECOVERY)) == (("gpu-reset", NO_SCHEDULE), START + 61)
 
 
-def test_a_driver_that_does_not_tell_the_action_ends_nothing(gpu):
-    gpu.xid(119).xid(79).keeps_saying(replace(WELL, recovery=None), 3600, step=30)
+def test_a_driver_that_does_not_tell_the_action_ends_by_its_answers_only_what_they_disprove(gpu):
+    gpu.xid(119).xid(79).keeps_saying(replace(WELL, recovery=None), 29, step=1)
     assert gpu.taints[XID] == ("79", NO_EXECUTE)
-    assert gpu.taints[RECOVERY] == ("node-reboot", NO_EXECUTE)
+    gpu.keeps_saying(replace(WELL, recovery=None), 3600, step=30)
+    assert gpu.taints == {XID: ("119", NO_SCHEDULE), RECOVERY: ("gpu-reset", NO_SCHEDULE)}
 
 
 def test_an_action_beside_an_error_for_it_keeps_it(gpu):
@@ -648,11 +649,14 @@ def test_a_shorter_time_counts_at_once(gpu):
     assert gpu.waits(0).condition.causes == ()
 
 
-def test_what_is_wanted_graver_is_ended_by_a_reset_only(gpu):
-    gpu.policy = POLICY.adapted(HealthWishes(xids={74: "noSchedule", 31: "noSchedule"}))
-    gpu.xid(74).xid(31, after=1).keeps_saying(WELL, 3600, step=60)
+def test_what_is_wanted_graver_is_ended_by_what_the_table_says(gpu):
+    gpu.policy = POLICY.adapted(HealthWishes(xids={74: "noSchedule", 31: "noExecute"}))
+    gpu.xid(74).xid(31, after=1)
+    assert gpu.taints == {XID: ("31", NO_EXECUTE), RECOVERY: ("nvlink", NO_SCHEDULE)}
+    gpu.keeps_saying(replace(WELL, fabric=None), POLICY.expiry, step=60)
     assert gpu.taints == {XID: ("74", NO_SCHEDULE), RECOVERY: ("nvlink", NO_SCHEDULE)}
-    assert came_back(gpu.condition, gpu.policy, before=gpu.now).causes == ()
+    gpu.keeps_saying(replace(WELL, fabric="healthy"), 60, step=10)
+    assert gpu.taints == {}
 
 
 # --- bounds ---------------------------------------------------------------------------------------

@@ -71,9 +71,9 @@ def test_the_file_is_plain_json_with_a_version():
 def test_a_file_is_written_read_and_written_over(tmp_path):
     path = tmp_path / "health.json"
     assert load(path) == read(path) == Known()
-    assert save(path, KNOWN)
+    assert save(path, KNOWN) == ""
     assert load(path) == read(path) == KNOWN
-    assert save(path, replace(KNOWN, boot_id="b1"))
+    assert save(path, replace(KNOWN, boot_id="b1")) == ""
     assert load(path).boot_id == "b1"
     assert [entry.name for entry in tmp_path.iterdir()] == ["health.json"]
 
@@ -81,10 +81,12 @@ def test_a_file_is_written_read_and_written_over(tmp_path):
 def test_a_damaged_file_is_set_aside_once_and_the_next_one_lives(tmp_path):
     path = tmp_path / "health.json"
     path.write_bytes(b"\xff{")
-    assert load(path) == Known()
+    found = load(path)
+    assert replace(found, problem="") == Known()
+    assert "health.json.damaged" in found.problem
     assert (tmp_path / "health.json.damaged").read_bytes() == b"\xff{"
     assert not path.exists()
-    assert save(path, KNOWN)
+    assert save(path, KNOWN) == ""
     assert load(path) == KNOWN
 
 
@@ -98,9 +100,9 @@ def test_who_only_looks_leaves_a_damaged_file_where_it_is(tmp_path):
 
 def test_where_nothing_can_be_kept_is_told_and_no_error(tmp_path):
     (tmp_path / "file").write_text("")
-    assert not save(tmp_path / "file" / "health.json", KNOWN)
+    assert "cannot be written" in save(tmp_path / "file" / "health.json", KNOWN)
     (tmp_path / "health.json").mkdir()
-    assert not save(tmp_path / "health.json", KNOWN)
+    assert "cannot be written" in save(tmp_path / "health.json", KNOWN)
 
 
 # --- of another version ---------------------------------------------------------------------------

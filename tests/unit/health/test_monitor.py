@@ -39,7 +39,8 @@ class Node:
         self.numbers = {A: 0, B: 1}
         self.answers = {A: Readings(recovery=0), B: Readings(recovery=0)}
         self.lives = {A: 0, B: 0}
-        self.ears = SimpleNamespace(unheard={}, silence=0.0)
+        self.ears = SimpleNamespace(unheard={}, silence=0.0, why_unheard=self.why_unheard)
+        self.unknown, self.problems, self.news = [], [], 0
         self.places, self.holders, self.told = {}, [], []
         self.wishes, self.annotation, self.ours, self.driver = HealthWishes(), "", True, None
         self.start()
@@ -58,7 +59,10 @@ class Node:
             annotation=lambda: self.annotation,
             requests=Requests(self.folder / "clear-health"),
             is_our_turn=lambda: self.ours,
+            on_problem=self.problems.append,
+            on_unknown=self.unknown.append,
             on_marks=self.told.append,
+            on_news=self.note_news,
             on_look=lambda: None,
         )
         self.monitor = Monitor(around, clock=lambda: self.time)
@@ -69,11 +73,14 @@ class Node:
             raise self.driver
         return self
 
-    def readings(self, gpu_uuid):
-        answer = self.answers[gpu_uuid]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    def readings_of(self, gpu_uuids):
+        return [self.answers[uuid] for uuid in gpu_uuids]
+
+    def why_unheard(self, gpu_uuid):
+        return self.ears.unheard.get(gpu_uuid) or self.ears.unheard.get("")
+
+    def note_news(self):
+        self.news += 1
 
     def returns(self, gpu_uuid):
         return self.lives[gpu_uuid]
@@ -180,16 +187,15 @@ def test_an_error_that_comes_while_a_gpu_is_asked_is_not_answered_by_that(node):
     node.look()
     node.lives[A] = 1
     node.answers[A] = Readings(recovery=0)
-    ask = node.readings
+    ask = node.readings_of
 
-    def asked(gpu_uuid):
-        answer = ask(gpu_uuid)
-        if gpu_uuid == A:
-            node.time += 0.5
-            node.xid(79)
-        return answer
+    def asked(gpu_uuids):
+        answers = ask(gpu_uuids)
+        node.time += 0.5
+        node.xid(79)
+        return answers
 
-    node.readings = asked
+    node.readings_of = asked
     node.look(after=1.0)
     assert node.marks()["xid", "79"] == "NoExecute"
 
@@ -276,7 +282,7 @@ def test_a_new_process_knows_what_the_old_one_knew_with_the_same_times(node):
     assert node.monitor.marks == before
 
 
-def test_a_start_of_the_node_ends_what_it_ends_and_forgets_gpus_that_are_gone(node):
+def test_a_start_of_the_node_ends_what_it_ends_and_forgets_gpus_that_do_not_come_back(node):
     node.xid(79)
     node.xid(78, gpu=A)
     node.xid(78, gpu=B)
@@ -284,12 +290,26 @@ def test_a_start_of_the_node_ends_what_it_ends_and_forgets_gpus_that_are_gone(no
     node.start()
     assert {key for key, _ in node.marks()} == {"xid", "recovery"}
     assert ("xid", "79") not in node.marks()
+    node.numbers = {}
+    node.look(after=2 * module.GONE_SECONDS)
+    assert node.marks(B), "GPUs that cannot be read now are not gone"
     node.numbers = {A: 0}
     node.look()
+    node.look(after=module.GONE_SECONDS - 1)
+    assert node.marks(B), "it may come late"
+    node.look(after=1)
     assert (node.marks()["xid", "78"], node.marks(B)) == ("NoSchedule", {})
-    node.numbers = {}
-    node.look()
-    assert node.marks(), "GPUs that cannot be read now are not gone"
+
+
+def test_what_is_known_again_as_soon_as_gpus_are_asked_does_not_outlive_a_start_of_the_node(node):
+    node.answers = {A: GpuLost("nvml", 15, A), B: NotFound("nvml", 6, B)}
+    node.ears.unheard = {"": "no driver"}
+    node.look(after=5, times=3)
+    assert node.marks()
+    assert node.marks(B)
+    node.boot_id = "boot-2"
+    node.start()
+    assert node.marks() == node.marks(B) == {}
 
 
 def test_a_gpu_that_leaves_while_the_node_runs_is_not_forgotten(node):
@@ -299,27 +319,110 @@ def test_a_gpu_that_leaves_while_the_node_runs_is_not_forgotten(node):
     assert node.marks()
 
 
-def test_a_damaged_file_is_set_aside(node):
+@pytest.mark.parametrize(
+    ("bend", "kept"), [(lambda _text: "{", set()), (lambda text: text.replace('"78"', '"x"'), {A})]
+)
+def test_a_damaged_file_is_set_aside_and_told_and_what_can_be_read_of_it_is_kept(bend, kept, node):
     node.xid(79)
-    (node.folder / "health.json").write_text("{")
+    node.xid(78, gpu=B)
+    path = node.folder / "health.json"
+    path.write_text(bend(path.read_text()))
     node.start()
-    assert node.marks() == {}
+    assert node.monitor.marks.keys() == kept
+    assert "health.json.damaged" in node.problems[-1]
     assert (node.folder / "health.json.damaged").exists()
+    node.start()
+    assert node.problems[-1] == ""
 
 
-def test_a_folder_that_cannot_be_written_keeps_no_taint_from_being_told(node):
+def test_a_folder_that_cannot_be_written_keeps_no_taint_from_being_told_and_is_told_once(node):
+    node.look()
+    (node.folder / "health.json").unlink()
     (node.folder / "health.json").mkdir()
     node.xid(79)
+    node.xid(95)
+    node.look()
     assert node.told[-1].keys() == {A}
+    assert [problem[:5] for problem in node.problems if problem] == [str(node.folder)[:5]]
+    (node.folder / "health.json").rmdir()
+    node.look()
+    assert node.problems[-1] == ""
+
+
+def test_a_file_that_somebody_removes_is_written_again_also_where_nothing_is_held(node):
+    for _ in range(2):
+        node.look()
+        (node.folder / "health.json").unlink()
+    node.look()
+    assert json.loads((node.folder / "health.json").read_text())["gpus"] == {}
+
+
+def test_a_gpu_that_has_gone_says_nothing_that_an_order_would_have_to_keep(node):
+    node.answers[A] = Readings(recovery=1)
+    node.look()
+    node.numbers = {B: 1}
+    node.annotation = "all"
+    node.look()
+    assert node.marks() == {}
 
 
 def test_an_older_process_leaves_the_file_to_the_newer_one_and_writes_it_when_that_has_gone(node):
     node.ours = False
+    node.time += 1.0
     node.xid(79)
     assert node.writes == 0
     node.ours = True
     node.look()
     assert node.writes
+
+
+def test_two_processes_that_follow_one_another_lose_nothing_between_them(node):
+    """The new one has loaded, and does not listen yet: what the old one hears and obeys meanwhile is taken over."""
+    node.xid(78)
+    node.xid(31, gpu=B)
+    old = node.monitor
+    node.start()
+    new = node.monitor
+    node.monitor = old
+    node.time += 1.0
+    node.xid(95)
+    old.clear([B])
+    node.monitor, node.ours = new, False
+    node.time += 1.0
+    node.xid(13)
+    node.ours = True
+    new.catch_up()
+    assert {detail for key, detail in node.marks() if key == "xid"} == {"78", "95", "13"}
+    node.look()
+    kept = json.loads((node.folder / "health.json").read_text())["gpus"]
+    assert {cause["detail"] for cause in kept[A]["causes"]} == {"78", "95", "13"}
+    assert B not in kept
+
+
+@pytest.mark.parametrize(
+    "bend", [lambda path: path.unlink(), lambda path: path.write_text("{")], ids=["gone", "damaged"]
+)
+def test_a_file_that_says_nothing_takes_nothing_from_what_is_known(bend, node):
+    node.xid(79)
+    node.start()
+    node.time += 1.0
+    bend(node.folder / "health.json")
+    node.monitor.catch_up()
+    node.look()
+    assert node.marks()["xid", "79"] == "NoExecute"
+    node.start()
+    assert node.marks()["xid", "79"] == "NoExecute", "and it is written again"
+
+
+def test_a_process_that_gets_the_turn_takes_over_what_the_other_knew(node):
+    node.ours = False
+    node.look()
+    other = Node(node.folder)
+    other.xid(79)
+    assert node.marks() == {}
+    node.ours = True
+    node.look()
+    assert node.marks()["xid", "79"] == "NoExecute"
 
 
 # --- administrators -------------------------------------------------------------------------------
@@ -377,18 +480,76 @@ def test_a_gpu_that_has_left_the_node_is_cleared_by_its_uuid(node):
     assert node.marks() == {}
 
 
-def test_an_order_that_names_nothing_clears_nothing(node):
+def test_an_order_that_names_nothing_clears_nothing_and_is_told(node):
     node.xid(78)
     node.annotation = "gpu-7, everything"
     node.look()
     assert node.marks()
+    assert node.unknown[-1] == ("gpu-7", "everything")
+    node.annotation = "gpu-0"
+    node.look()
+    assert (node.marks(), node.unknown[-1]) == ({}, ())
 
 
-def test_wishes_count_for_what_was_heard_before(node):
+def test_an_order_waits_until_the_gpus_are_known(node):
+    node.xid(78)
+    node.numbers, node.annotation = {}, "gpu-0"
+    node.look()
+    assert node.marks()
+    node.numbers = {A: 0}
+    node.look()
+    assert node.marks() == {}
+
+
+def test_wishes_count_for_what_was_heard_before_and_a_graver_one_begins_anew(node):
     node.xid(79)
+    node.time += 100.0
     node.wishes = HealthWishes(xids={79: "warn"})
     node.look()
     assert node.marks() == {("xid", "79"): "None"}
+    assert {mark.since for mark in node.monitor.marks[A]} == {1_000_000}
     node.wishes = HealthWishes()
     node.look()
     assert node.marks()["xid", "79"] == "NoExecute"
+    assert {mark.since for mark in node.monitor.marks[A]} == {1_000_100}, "tolerationSeconds count from now on"
+
+
+# --- whoever is told ------------------------------------------------------------------------------
+
+
+def test_a_second_error_that_changes_no_taint_is_news_all_the_same(node):
+    node.xid(119)
+    node.time += 1.0
+    node.xid(46)
+    assert (len(node.told), node.news) == (1, 2)
+    node.xid(46)
+    assert node.news == 2
+
+
+def test_taints_that_could_not_be_given_are_given_at_the_next_look(node):
+    give = node.monitor._around.on_marks
+
+    def fail(_marks):
+        raise RuntimeError("no")
+
+    node.monitor._around.on_marks = fail
+    node.xid(79)
+    node.monitor._around.on_marks = give
+    node.look()
+    assert node.told[-1].keys() == {A}
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        [Hanging("nvml", 10, A), GpuLost("nvml", 15, A)],
+        [GpuLost("nvml", 15, A), DriverNotLoaded("nvml", 9), GpuLost("nvml", 15, A)],
+        [GpuLost("nvml", 15, A), Readings(recovery=0), GpuLost("nvml", 15, A)],
+    ],
+    ids=["of two kinds", "with all of NVML away between", "with an answer between"],
+)
+def test_failures_that_do_not_follow_one_another_evict_nobody(errors, node):
+    for error in errors:
+        node.answers[A] = error
+        node.look(after=5)
+    assert node.marks() == {}

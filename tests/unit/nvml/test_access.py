@@ -112,7 +112,7 @@ def test_what_does_not_change_is_read_once_and_what_does_each_time(fake, nvml):
 
 @pytest.mark.parametrize(("code", "kind"), [(4, NoPermission), (15, GpuLost), (999, UnknownError)])
 def test_a_gpu_that_cannot_be_opened_is_told_by_its_index_and_the_others_are_there(fake, nvml, code, kind):
-    fake.failures["nvmlDeviceGetHandleByIndex_v2"] = [code]
+    fake.failures["nvmlDeviceGetHandleByIndex_v2"] = [code, code] if code == 15 else [code]
     inventory = nvml.inventory()
     assert [one.uuid for one in inventory.gpus] == ["GPU-1"]
     (left_out,) = inventory.unreadable
@@ -124,8 +124,8 @@ def test_a_gpu_that_cannot_be_opened_is_told_by_its_index_and_the_others_are_the
 
 def test_a_gpu_that_is_lost_later_is_told_by_uuid_and_bus_id(fake, nvml):
     nvml.gpus()
-    # At the reading, when all are asked before the session is made anew, and in the new one; the other is well.
-    fake.failures["nvmlDeviceGetMemoryInfo"] = [15, 15, 0, 15]
+    # Twice at the reading, when all are asked before the session is made anew, and in the new one; the other is well.
+    fake.failures["nvmlDeviceGetMemoryInfo"] = [15, 15, 15, 0, 15, 15]
     assert [one.uuid for one in nvml.gpus()] == ["GPU-1"]
     (left_out,) = nvml.unreadable()
     assert (left_out.uuid, left_out.pci_bus_id) == ("GPU-0", "0000:41:00.0")

@@ -144,7 +144,7 @@ def test_many_who_read_a_node_with_a_gpu_that_hangs(fake, nvml, hang, soon):
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_reset_does_not_show(fake, nvml, call, index):
     nvml.inventory()
-    fake.failures[call] = [0] * index + [15]
+    fake.failures[call] = [0] * index + [15, 15]
     inventory = nvml.inventory()
     assert (uuids(inventory), inventory.unreadable) == ({"GPU-0", "GPU-1"}, ())
     assert fake.calls[INIT] == 2
@@ -153,7 +153,7 @@ def test_a_reset_does_not_show(fake, nvml, call, index):
 
 def test_a_gpu_that_stays_lost_keeps_its_name_in_the_new_session(fake, nvml):
     nvml.inventory()
-    fake.failures |= {MEMORY: [15], BY_INDEX: [15]}
+    fake.failures |= {MEMORY: [15, 15], BY_INDEX: [15, 15]}
     (lost,) = nvml.inventory().unreadable
     assert (lost.index, lost.uuid, lost.pci_bus_id) == (0, "GPU-0", BUS_IDS["GPU-0"])
     assert isinstance(lost.error, GpuLost)
@@ -166,7 +166,7 @@ def test_a_name_that_another_gpu_has_is_not_given_to_the_lost_one(fake, nvml):
     # NVML has the GPUs in another order in this session, and the first of them is lost.
     nvml._roster._uuids = {0: "GPU-1", 1: "GPU-0"}
     nvml.renew()
-    fake.failures[BY_INDEX] = [15]
+    fake.failures[BY_INDEX] = [15, 15]
     inventory = nvml.inventory()
     (lost,) = inventory.unreadable
     assert (uuids(inventory), lost.uuid, lost.error.gpu) == ({"GPU-1"}, None, "GPU 0")
@@ -174,11 +174,12 @@ def test_a_name_that_another_gpu_has_is_not_given_to_the_lost_one(fake, nvml):
     assert (nvml.returns("GPU-0"), nvml.returns("GPU-1")) == (0, 0)
 
 
-def test_while_calls_are_under_way_a_lost_gpu_is_told_as_lost(fake, nvml, soon):
+def test_while_calls_keep_the_session_from_being_made_anew_nobody_knows_whether_a_gpu_is_lost(fake, nvml, soon):
     nvml.inventory()
-    fake.failures[MEMORY] = [15]
+    fake.failures[MEMORY] = [15, 15]
     with nvml._session.use():
-        assert [one.uuid for one in nvml.inventory().unreadable] == ["GPU-0"]
+        (one,) = nvml.inventory().unreadable
+        assert (one.uuid, type(one.error)) == ("GPU-0", Hanging)
         assert fake.calls[INIT] == 1
     assert nvml.inventory().unreadable == ()
     assert (fake.calls[INIT], nvml.returns("GPU-0")) == (2, 1)
@@ -186,7 +187,7 @@ def test_while_calls_are_under_way_a_lost_gpu_is_told_as_lost(fake, nvml, soon):
 
 def test_a_call_that_ends_soon_is_waited_for(fake, nvml):
     nvml.inventory()
-    fake.failures[MEMORY] = [15]
+    fake.failures[MEMORY] = [15, 15]
     use = nvml._session.use()
     use.__enter__()
     threading.Timer(0.1, lambda: use.__exit__(None, None, None)).start()
@@ -202,7 +203,7 @@ def test_a_session_that_ends_at_every_reading_is_told(fake, nvml):
 
 def test_an_upgraded_driver_is_told_at_once(fake, nvml):
     nvml.inventory()
-    fake.failures |= {MINOR: [1], INIT: 18}
+    fake.failures |= {MINOR: [1, 1], INIT: 18}
     with pytest.raises(DriverMismatch):
         nvml.inventory()
 

@@ -68,7 +68,7 @@ def test_profiles_that_are_told_only_in_mig_mode_are_asked_for_again_when_it_cha
 
 
 def test_a_gpu_that_is_lost_meanwhile_is_not_a_gpu_without_profiles(fake, nvml):
-    fake.failures[PLACES] = [0, 15]
+    fake.failures[PLACES] = [0, 15, 15]
     assert len(nvml.gpus()) == 1
     (left_out,) = nvml.unreadable()
     assert isinstance(left_out.error, GpuLost)

@@ -145,6 +145,23 @@ def test_an_error_of_one_reading_never_hides_the_others(gpu, fake, nvml, name, h
     assert nvml.readings("GPU-0") == Readings(**told | hidden)
 
 
+@pytest.mark.parametrize("code", [4, 999])
+def test_a_gpu_that_answers_nothing_but_errors_does_not_say_how_it_is(gpu, fake, nvml, code):
+    for name in (MEMORY, FIELD_VALUES, ROWS, RETIRED, SRAM, FABRIC):
+        fake.failures[name] = code
+    with pytest.raises(NvmlError) as caught:
+        nvml.readings("GPU-0")
+    assert (caught.value.call, caught.value.code) == (MEMORY, code)
+    del fake.failures[SRAM]
+    assert nvml.readings("GPU-0") == Readings(sram_exceeded=True)
+
+
+def test_a_gpu_that_supports_no_question_tells_nothing(gpu, fake, nvml):
+    for name in (MEMORY, FIELD_VALUES, ROWS, RETIRED, SRAM, FABRIC):
+        fake.failures[name] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert nvml.readings("GPU-0") == Readings()
+
+
 @pytest.mark.parametrize("code", [code for code in CODES if code not in {1, 9, 12, 15, 16, 18}])
 def test_an_error_of_one_field_never_hides_the_others(gpu, nvml, code):
     gpu.fields[RECOVERY] = (code,)
@@ -204,7 +221,7 @@ def test_a_closed_session_is_told(nvml):
 
 def test_a_reset_does_not_show(gpu, fake, nvml):
     nvml.readings("GPU-0")
-    fake.failures[MEMORY] = [15]
+    fake.failures[MEMORY] = [15, 15]
     assert nvml.readings("GPU-0") == FULL
     assert (fake.calls[INIT], nvml.returns("GPU-0"), nvml.returns("GPU-1")) == (2, 1, 0)
 
@@ -229,7 +246,7 @@ def test_a_reset_shortly_after_another_session_began_does_not_show_either(gpu, f
     nvml.readings("GPU-0")
     nvml.renew()
     nvml.readings("GPU-0")
-    fake.failures[MEMORY] = [15]
+    fake.failures[MEMORY] = [15, 15]
     assert nvml.readings("GPU-0") == FULL
     assert nvml.returns("GPU-0") == 1
 
@@ -237,7 +254,7 @@ def test_a_reset_shortly_after_another_session_began_does_not_show_either(gpu, f
 def test_a_driver_that_was_loaded_anew_brings_back_all_gpus(gpu, fake, nvml):
     nvml.readings("GPU-0")
     nvml.readings("GPU-1")
-    fake.failures[MEMORY] = [1]
+    fake.failures[MEMORY] = [1, 1]
     assert nvml.readings("GPU-0") == FULL
     assert [nvml.returns("GPU-0"), nvml.returns("GPU-1")] == [1, 0]
     nvml.readings("GPU-1")
@@ -269,7 +286,7 @@ def test_a_gpu_that_must_be_reset_did_not_come_back_by_being_listed(gpu, fake, n
 def test_beside_one_that_must_be_reset_no_other_goes_unnoticed(gpu, fake, nvml):
     nvml.inventory()
     # Its own reading, then all are asked before the session is made anew: itself, and the other, whose handle died.
-    fake.failures |= {SRAM: [16], MEMORY: [0, 0, 15]}
+    fake.failures |= {SRAM: [16, 16], MEMORY: [0, 0, 15]}
     nvml.readings("GPU-0")
     nvml.readings("GPU-1")
     assert (fake.calls[INIT], nvml.returns("GPU-0"), nvml.returns("GPU-1")) == (2, 0, 1)
@@ -284,12 +301,25 @@ def test_a_mode_that_waits_for_a_reset_is_no_dead_handle(fake, nvml):
     assert (fake.calls[INIT], nvml.returns("GPU-0")) == (1, 0)
 
 
-def test_while_calls_are_under_way_a_lost_gpu_is_told_as_lost(gpu, fake, nvml, monkeypatch):
+@pytest.mark.parametrize("code", [1, 15])
+def test_one_call_that_fails_as_if_a_handle_were_dead_and_then_no_more_proves_nothing(code, gpu, fake, nvml):
+    nvml.readings("GPU-0")
+    for name in (MEMORY, FIELD_VALUES, SRAM, FABRIC):
+        fake.failures[name] = [code]
+        assert nvml.readings("GPU-0") == FULL
+    fake.failures[SRAM] = [16]
+    assert nvml.readings("GPU-0") == FULL
+    assert (fake.calls[INIT], nvml.returns("GPU-0"), nvml.returns("GPU-1")) == (1, 0, 0)
+
+
+def test_while_calls_keep_the_session_from_being_made_anew_nobody_knows_whether_a_gpu_is_lost(
+    gpu, fake, nvml, monkeypatch
+):
     monkeypatch.setattr(access, "RENEWAL_SECONDS", 0.05)
     nvml.readings("GPU-0")
-    fake.failures[MEMORY] = [15, 15]
+    fake.failures[MEMORY] = 15
     with nvml._session.use():
-        with pytest.raises(GpuLost):
+        with pytest.raises(Hanging, match="a call that hangs in the driver keeps that from it"):
             nvml.readings("GPU-0")
         assert fake.calls[INIT] == 1
     fake.failures.clear()

@@ -3,43 +3,18 @@
 import threading
 
 import pytest
-from doubles.apiserver import ApiServer, Fault
-from doubles.offering import OfferingNode, wanted
+from doubles.apiserver import Fault
+from doubles.offering import wanted
 from doubles.versions import Kubernetes
 
 from dradriver.gpu.health import Effect, Mark, Place
 from dradriver.gpu.model import Placement
 from dradriver.kube import KubeError
-from dradriver.kube.connection import connect
 from dradriver.offering.verdicts import told_health
 
 ONE_G, THREE_G = "gpu-0-mig-1g10gb-19-0", "gpu-0-mig-3g40gb-9-4"
 XID = "gpu.nvidia.com/xid"
 HERE = Place(profile_id=19, placement=Placement(start=0, size=1))
-
-
-@pytest.fixture
-def make(tmp_path):
-    made, clients = [], []
-    with ApiServer() as server:
-
-        def build(**fields):
-            clients.append(connect(server.kubeconfig(tmp_path)))
-            folder = tmp_path / f"node-{len(made)}"
-            folder.mkdir()
-            made.append(OfferingNode(folder, server, clients[-1], **fields))
-            return made[-1]
-
-        yield build
-        for node in made:
-            node.nvml.close()
-        for client in clients:
-            client.close()
-
-
-@pytest.fixture
-def node(make):
-    return make()
 
 
 def mark(effect=Effect.NO_EXECUTE, *, value="79", place=None):

@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from doubles.apiserver import ApiServer, Fault
-from doubles.offering import OfferingNode, wanted
+from doubles.apiserver import Fault
+from doubles.offering import wanted
 from doubles.versions import Kubernetes
 
 from dradriver.gpu.policy import GpuFilter, GpuRule
 from dradriver.gpu.profiles import parse_choice
 from dradriver.kube import KubeError
-from dradriver.kube.connection import connect
 from dradriver.nodeconfig import Wanted
 from dradriver.offering import holders
 from dradriver.offering import offering as module
@@ -18,30 +17,6 @@ from dradriver.offering import offering as module
 ONE_G = "gpu-0-mig-1g10gb-19-0"
 THREE_G = "gpu-0-mig-3g40gb-9-4"
 LOST, UNWANTED, FOREIGN = "gpu-lost", "not-offered", "foreign-mig-instance"
-
-
-@pytest.fixture
-def make(tmp_path):
-    made, clients = [], []
-    with ApiServer() as server:
-
-        def build(**fields):
-            clients.append(connect(server.kubeconfig(tmp_path)))
-            folder = tmp_path / f"node-{len(made)}"
-            folder.mkdir()
-            made.append(OfferingNode(folder, server, clients[-1], **fields))
-            return made[-1]
-
-        yield build
-        for node in made:
-            node.nvml.close()
-        for client in clients:
-            client.close()
-
-
-@pytest.fixture
-def node(make):
-    return make()
 
 
 # --- looking --------------------------------------------------------------------------------------
