@@ -1,1 +1,1 @@
-"""The cluster's side of dradriver. Its rooms arrive with the bridge and migration controllers."""
+"""The cluster's side of dradriver: bridges from extended resource names to DeviceClasses."""

@@ -54,6 +54,7 @@ class Manager:
         self._metrics = Metrics(version=importlib.metadata.version("dradriver"))
         self._readiness = Readiness([_SYNCED])
         self._elected = threading.Event()
+        self._is_up = False
         client = self._connect(timeout=30.0)
         self._queue: WorkQueue[str] = WorkQueue()
         self._events = EventRecorder(client, controller=REPORTER, instance=options.identity)
@@ -89,6 +90,7 @@ class Manager:
         self._events.start()
         self._watcher.start()
         self._elector.start()
+        self._is_up = True
         begun = False
         while not self._ending.wait(_LOOK_SECONDS if begun else _LOOK_SECONDS / 10):
             self._tell()
@@ -133,8 +135,12 @@ class Manager:
 
     def _trouble(self) -> str | None:
         """What only a restart mends."""
+        if not self._is_up:
+            return None
         if dead := self._watcher.dead():
             return f"nobody follows {', '.join(dead)}"
+        if not self._elector.alive:
+            return "the elector has ended"
         if self._reconciler.was_started and not self._reconciler.alive:
             return "the reconciler has ended"
         return None

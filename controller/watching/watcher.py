@@ -198,11 +198,3 @@ class Watcher:
         counted = self._counted[resource]
         counted.discard(key) if item is None else counted.add(key)
         return put(key, None if item is None else item["seen"])
-
-
-def wait_synced(watcher: Watcher, stopped: threading.Event, *, pause: float = 0.1) -> bool:
-    """Wait until everything has been listed; False if we are to stop first."""
-    while not watcher.has_synced:
-        if stopped.wait(pause):
-            return False
-    return True

@@ -2,18 +2,20 @@
 
 import re
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 from support.bridging import Controllers, bridge, device_class
 from support.cluster import REPOSITORY
-from support.manifests import IMAGE, pod
+from support.manifests import IMAGE, claim, pod, request
 from support.sight import EXTENDED, claims_of
 from support.waiting import wait_for
 
-from dradriver.kube import DEVICE_CLASSES
+from dradriver.kube import DEVICE_CLASSES, RESOURCE_SLICES, NotFoundError
 from dradriver.kube.connection import connect
 
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
+GPU_BASE = "gpu.nvidia.com"
 GPU_CLASS, SMALL_CLASS = "gpu.gpu.dradriver.dev", "mig-1g.10gb.gpu.dradriver.dev"
 BRIDGES = (
     bridge("gpu", GPU),
@@ -217,3 +219,67 @@ def test_profiles_that_are_found_get_their_bridges(node, space, controllers):
     larger = limited("app") | {"resources": {"limits": {"nvidia.com/mig-2g.20gb": "1"}}}
     space.add(pod("larger", larger))
     assert kinds(node.check(space.running("larger")[0])["app"]) == ["2g.20gb"]
+
+
+@pytest.fixture
+def strangers(node, admin):
+    """Devices that say nothing of themselves, of another driver and of ours; on no node, or ours would remove them."""
+    names = []
+    for driver in ("other.example.com", "gpu.nvidia.com"):
+        pool = {"name": f"aaa-{driver}", "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": driver, "allNodes": True, "pool": pool, "devices": [{"name": "bare"}]}
+        body = {"apiVersion": RESOURCE_SLICES.api_version, "kind": RESOURCE_SLICES.kind, "spec": spec}
+        body["metadata"] = {"name": f"aaa-{driver}"}
+        names.append(admin.create(RESOURCE_SLICES, body)["metadata"]["name"])
+    yield names
+    for name in names:
+        with suppress(NotFoundError):
+            admin.delete(RESOURCE_SLICES, name)
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"),
+    [
+        ({"type": "gpu", "sharing": "none"}, "whole"),
+        ({"type": "gpu", "productName": "NVIDIA H100 80GB HBM3", "memory": {"min": "79Gi", "max": "81Gi"}}, "whole"),
+        ({"type": "mig", "memory": {"min": "30Gi", "max": "45Gi"}}, "3g.40gb"),
+        ({"profile": "2g.20gb", "cel": "device.attributes['gpu.nvidia.com'].brand != '' // why not"}, "2g.20gb"),
+    ],
+    ids=["sharing", "product and memory", "memory of partitions", "own expression"],
+)
+def test_what_a_bridge_selects_is_what_pods_get_beside_devices_of_others(
+    node, space, controllers, strangers, select, expected
+):
+    controllers.start()
+    controllers.add(bridge("it", "nvidia.com/it", select=select))
+    controllers.wait_reason("it", "Serving")
+    app = limited("app") | {"resources": {"limits": {"nvidia.com/it": "1"}}}
+    space.add(pod("app", app))
+    assert kinds(node.check(space.running("app")[0])["app"]) == [expected]
+    if "cel" not in select:
+        assert controllers.find("it")["status"]["devices"]["published"] == _count(node.published(), expected)
+        controllers.wait_counts("it", allocated=1)
+
+
+def _count(devices, expected):
+    """How many published devices are like that one; larger and smaller partitions differ in profile."""
+    names = {"3g.40gb": {"3g.40gb", "4g.40gb"}}.get(expected, {expected})
+    attributes = [device["attributes"] for device in devices.values() if "attributes" in device]
+    return sum(1 for each in attributes if each.get("profile", {"string": "whole"})["string"] in names)
+
+
+def test_no_device_of_others_keeps_a_selector_from_an_answer(node, space, controllers, strangers):
+    """The scheduler goes through all devices where none fits; one without guards shows that it meets the strangers."""
+    controllers.start()
+    nothing = {"type": "gpu", "productName": "none", "memory": {"min": "1Gi"}, "sharing": "none"}
+    controllers.add(bridge("it", "nvidia.com/it", select=nothing))
+    controllers.wait_reason("it", "NoDevices")
+    controllers.wait_carrier("nvidia.com/it", "it.gpu.dradriver.dev")
+    unguarded = "device.attributes['gpu.nvidia.com'].productName == 'none'"
+    space.add(
+        pod("guarded", limited("app") | {"resources": {"limits": {"nvidia.com/it": "1"}}}),
+        claim("raw", request("r", GPU_BASE, unguarded)),
+        pod("raw", claims=["raw"]),
+    )
+    assert "cannot allocate all claims" in space.unschedulable("guarded")
+    assert "no such key" in space.event("raw", "FailedScheduling", "no such key")

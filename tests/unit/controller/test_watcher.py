@@ -1,0 +1,135 @@
+import threading
+
+import pytest
+from doubles.apiserver import PATIENCE, ApiServer, Fault
+from support.bridging import bridge, device_class
+
+from controller.api import BRIDGES
+from controller.watching import Watcher
+from dradriver.kube import DEVICE_CLASSES, RESOURCE_SLICES, Backoff, Pace
+from dradriver.kube.connection import connect
+
+NAME = "nvidia.com/gpu"
+
+
+@pytest.fixture
+def server():
+    with ApiServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server, tmp_path):
+    made = connect(server.kubeconfig(tmp_path))
+    yield made
+    made.close()
+
+
+class Follower:
+    """A watcher with what it announced."""
+
+    def __init__(self, client):
+        self.news = []
+        self.returned = threading.Event()
+        pace = Pace(backoff=Backoff(initial=0.01, maximum=0.05))
+        self.watcher = Watcher(client, on_change=self.news.append, on_return=self.returned.set, pace=pace)
+
+
+@pytest.fixture
+def follower(server, client):
+    made = Follower(client)
+    made.watcher.start()
+    assert server.wait(lambda: made.watcher.has_synced)
+    yield made
+    made.watcher.stop(PATIENCE)
+
+
+def slice_of(name, *devices, driver="gpu.nvidia.com"):
+    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": driver, "nodeName": name, "pool": pool, "devices": [{"name": each} for each in devices]}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def anything(_kind):
+    return True
+
+
+def absorbed(server, watcher, condition):
+    """Wait until something is true of what was taken in."""
+
+    def is_true():
+        watcher.absorb()
+        return condition()
+
+    return server.wait(is_true)
+
+
+def test_what_changes_reaches_the_census_when_it_is_absorbed(server, follower):
+    watcher, census = follower.watcher, follower.watcher.census
+    server.put("resourceslices", slice_of("a", "gpu-0", "gpu-1"))
+    assert server.wait(lambda: watcher._stores[RESOURCE_SLICES].get("a"))
+    assert census.devices(anything).published == 0
+    assert absorbed(server, watcher, lambda: census.devices(anything).published == 2)
+    assert False in follower.news
+    server.remove("resourceslices", "a")
+    assert absorbed(server, watcher, lambda: census.devices(anything).published == 0)
+
+
+def test_slices_of_other_drivers_are_not_even_asked_for(server, follower):
+    selectors = {r.query.get("fieldSelector") for r in server.requests if r.path.endswith("/resourceslices")}
+    assert selectors == {"spec.driver=gpu.nvidia.com"}
+
+
+def test_a_list_takes_away_what_it_does_not_have(server, follower):
+    watcher, census = follower.watcher, follower.watcher.census
+    server.put("resourceslices", slice_of("a", "gpu-0"))
+    assert absorbed(server, watcher, lambda: census.devices(anything).published == 1)
+    server.fail(Fault(status=503), times=40)
+    server.end_streams()
+    server.remove("resourceslices", "a")
+    server.put("resourceslices", slice_of("b", "gpu-0", "gpu-1", "gpu-2"))
+    server.compact()
+    assert absorbed(server, watcher, lambda: census.devices(anything).published == 3)
+    assert follower.returned.wait(PATIENCE)
+
+
+def test_who_carried_a_name_for_however_short_a_time_is_known_once(server, follower):
+    watcher = follower.watcher
+    server.put("deviceclasses", device_class("short", NAME))
+    server.remove("deviceclasses", "short")
+    server.put("deviceclasses", device_class("long", NAME))
+    assert server.wait(lambda: set(watcher.classes()) == {"long"})
+    assert watcher.take_carriers(NAME) == {"short", "long"}
+    assert watcher.take_carriers(NAME) == frozenset()
+
+
+def test_answers_to_our_own_writes_are_known_before_the_watch_tells(server, follower):
+    watcher = follower.watcher
+    item = device_class("ours", NAME)
+    item["metadata"] |= {"uid": "u", "resourceVersion": "900"}
+    before = len(follower.news)
+    assert watcher.note_class(item).extended_name == NAME
+    assert set(watcher.classes()) == {"ours"}
+    assert follower.news[before:] == [True]
+    watcher.note_class(item)
+    assert follower.news[before:] == [True]
+    watcher.forget(DEVICE_CLASSES, "ours", "u")
+    assert watcher.classes() == {}
+
+
+def test_bridges_are_there_as_objects(server, follower):
+    server.put(BRIDGES.plural, bridge("b", NAME))
+    assert server.wait(lambda: [item["metadata"]["name"] for item in follower.watcher.bridges()] == ["b"])
+    assert follower.news[-1] is True
+
+
+def test_threads_that_end_are_named(follower):
+    assert follower.watcher.dead() == []
+    follower.watcher.stop(PATIENCE)
+    assert set(follower.watcher.dead()) == {
+        "extendedresourcebridges",
+        "deviceclasses",
+        "resourceslices",
+        "resourceclaims",
+        "nodes",
+    }
