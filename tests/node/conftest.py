@@ -45,6 +45,20 @@ def node(use_node: UseNode) -> GpuNode:
 
 
 @pytest.fixture
+def sick(use_node: UseNode) -> Iterator[UseNode]:
+    """Gives nodes that no other test gets: what GPUs said within the last hour makes the plugin wait longer."""
+    made: list[GpuNode] = []
+
+    def use(**fields: Any) -> GpuNode:
+        made.append(use_node(**fields))
+        return made[-1]
+
+    yield use
+    for node in made:
+        node.spoilt = True
+
+
+@pytest.fixture
 def space(keeper: Keeper, use_node: UseNode, request: pytest.FixtureRequest) -> Iterator[Space]:
     """A namespace, cleared at the end by whatever node there is then."""
     readable = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:40].strip("-")

@@ -3,7 +3,9 @@
 from bench import podstatus
 
 
-def test_an_error_is_measured_up_to_the_status_of_a_pod(capsys):
+def test_an_error_is_measured_up_to_the_status_of_a_pod(cluster, capsys):
+    """It boots one of its own; with the test's one the programs are there."""
+    assert cluster.kubeconfig.exists()
     figure = podstatus.measure(rounds=1)
     assert len(figure.values) == 1
     assert figure.values[0] > 0

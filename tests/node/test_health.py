@@ -43,20 +43,6 @@ VAGUE = [{"operator": "Exists"}]
 
 
 @pytest.fixture
-def sick(use_node):
-    """Gives nodes that no other test gets: what GPUs said within the last hour makes the plugin wait longer."""
-    made = []
-
-    def use(**fields):
-        made.append(use_node(**fields))
-        return made[-1]
-
-    yield use
-    for node in made:
-        node.spoilt = True
-
-
-@pytest.fixture
 def extended(cluster, keeper):
     """Makes the class whose 1g.10gb partitions of one GPU can be had as an extended resource."""
 

@@ -30,20 +30,6 @@ OFF_THE_BUS = {XID: ("79", "NoExecute"), RECOVERY: ("node-reboot", "NoExecute")}
 NEEDS_RESET = {XID: ("119", "NoSchedule"), RECOVERY: ("gpu-reset", "NoSchedule")}
 
 
-@pytest.fixture
-def sick(use_node):
-    """Gives nodes that no other test gets: what GPUs said within the last hour makes the plugin wait longer."""
-    made = []
-
-    def use(**fields):
-        made.append(use_node(**fields))
-        return made[-1]
-
-    yield use
-    for node in made:
-        node.spoilt = True
-
-
 # --- storms ----------------------------------------------------------------------------------------
 
 

@@ -110,8 +110,16 @@ class GpuNode:
         return sight.published(self.server)
 
     def versions(self) -> dict[str, str]:
-        """The slices' resource versions by name."""
-        return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in sight.slices(self.server)}
+        """The slices' resource versions by name, of a pool that is complete: a change is several writes."""
+        found = wait_for(self._whole_pool, "the pool to be complete", state=lambda: sight.slices(self.server))
+        return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in found}
+
+    def _whole_pool(self) -> list[Body]:
+        """The slices, none while some of them are to come or to go."""
+        found = sight.slices(self.server)
+        pools = [each["spec"]["pool"] for each in found]
+        generations = {pool["generation"] for pool in pools}
+        return found if len(generations) == 1 and pools[0]["resourceSliceCount"] == len(found) else []
 
     def record(self, claim: Body) -> Path:
         """The file in which the plugin notes what it did for a claim."""

@@ -432,7 +432,7 @@ def test_a_lost_gpu_renews_the_session_as_by_any_other_call(node, clock):
 def soon(monkeypatch):
     """Limits that a test can wait for."""
     monkeypatch.setattr("dradriver.nvml.bounded.PATIENCE", 0.02)
-    monkeypatch.setattr("dradriver.nvml.events.REGISTER_SECONDS", 0.1)
+    monkeypatch.setattr("dradriver.nvml.events.REGISTER_SECONDS", 1.5)
 
 
 def back(node, key):

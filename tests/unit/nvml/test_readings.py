@@ -332,8 +332,8 @@ def test_while_calls_keep_the_session_from_being_made_anew_nobody_knows_whether_
 
 @pytest.fixture
 def soon(monkeypatch):
-    monkeypatch.setattr(access, "READINGS_SECONDS", 0.05)
-    monkeypatch.setattr(access, "FIRST_READ_SECONDS", 0.05)
+    monkeypatch.setattr(access, "READINGS_SECONDS", 1.5)
+    monkeypatch.setattr(access, "FIRST_READ_SECONDS", 1.5)
 
 
 @pytest.mark.parametrize("name", [MEMORY, FIELD_VALUES, SRAM, FABRIC, OPENING[1]])
