@@ -6,9 +6,10 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from localcluster.common import ClusterError, state_dir
 
@@ -25,6 +26,7 @@ from demonstration.expectations import (
 from demonstration.world import MACHINE, NAMESPACE, REPOSITORY, DemoError, World, wait_for
 
 EXAMPLES = REPOSITORY / "deploy/examples"
+BRIDGES = REPOSITORY / "deploy/bridges"
 PROGRAMS = REPOSITORY / ".venv/bin"
 
 
@@ -53,7 +55,7 @@ def _down(world: World) -> None:
     if world.folder.exists() and not ours:
         raise DemoError(f"{world.folder} is no demo's folder: nothing in it was touched")
     if ours:
-        world.stop_plugin()
+        world.stop_programs()
     world.cluster_down()
     if ours:
         world.clear()
@@ -77,6 +79,7 @@ def _print_environment(world: World) -> None:
         "MIG": "dynamic",
         "NODE_CONFIG": str(world.node_config),
         "PLUGIN_LOG": str(world.folder / "plugin.log"),
+        "CONTROLLER_LOG": str(world.folder / "controller.log"),
         "PATH": f"{PROGRAMS}:{found['PATH']}",
     }
     for name, value in variables.items():
@@ -92,9 +95,9 @@ def _demo(world: World) -> None:
     world.cluster_up()
     _start_over(world)
     _step(f"The plugin, on a simulated node with {MACHINE.replace('x', ' x ', 1)}")
-    endpoint = world.start_plugin()
-    print(f"    ready: http://{endpoint}/readyz, metrics: http://{endpoint}/metrics, log: {world.folder}/plugin.log")
+    _show_endpoint(world.start_plugin(), world.folder / "plugin.log")
     _show_slices(world)
+    _show_bridges(world)
     _step("The GPUs before")
     print(pictures.layout(world.show_gpus()))
     _run_examples(world)
@@ -119,11 +122,11 @@ def _start_over(world: World) -> None:
     """Leave nothing of an earlier demo on this cluster: pods first, while their plugin can still unprepare them."""
     world.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
     _refuse_to_pull_gpus(world)
-    world.stop_plugin()
+    world.stop_programs()
     shutil.rmtree(world.gpus, ignore_errors=True)
     world.simulation("create", MACHINE)
     # All that an administrator applies, and not the folder of examples in it.
-    world.kubectl("apply", "-f", str(REPOSITORY / "deploy"))
+    world.kubectl("apply", "-f", str(REPOSITORY / "deploy/crds"), "-f", str(REPOSITORY / "deploy"))
 
 
 def _refuse_to_pull_gpus(world: World) -> None:
@@ -144,6 +147,30 @@ def _show_slices(world: World) -> None:
     print(pictures.summary(items))
     print("\n    The last one, as `kubectl describe resourceslices` shows it:")
     print(pictures.slices(world.kubectl("describe", "resourceslice", items[-1]["metadata"]["name"])))
+
+
+def _show_endpoint(endpoint: str, log: Path) -> None:
+    print(f"    ready: http://{endpoint}/readyz, metrics: http://{endpoint}/metrics, log: {log}")
+
+
+def _show_bridges(world: World) -> None:
+    """Start the controller, and wait until pods with `limits: nvidia.com/gpu: 1` get their GPU from this driver."""
+    _step("The controller, and the bridges from extended resources to DeviceClasses")
+    _show_endpoint(world.start_controller(), world.folder / "controller.log")
+    world.kubectl("apply", "-f", str(BRIDGES))
+    wait_for("the bridges to be ready", lambda: _are_ready(world, {"gpu", "mig-1g.10gb"}), seconds=30)
+    print(pictures.indented(world.kubectl("get", "extendedresourcebridges")))
+
+
+def _are_ready(world: World, names: set[str]) -> bool:
+    bridges = world.get("extendedresourcebridges")["items"]
+    ready = {each["metadata"]["name"] for each in bridges if _is_ready(each)}
+    return names <= ready and len(ready) == len(bridges)
+
+
+def _is_ready(bridge: Mapping[str, Any]) -> bool:
+    conditions = bridge.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def _run_examples(world: World) -> None:

@@ -101,6 +101,16 @@ def _uses(pod: Mapping[str, Any], claims: Mapping[str, Any]) -> Iterator[tuple[s
             name = _of(names, use["name"], f"{where}'s list of claims")
             for device in _devices(_of(claims, name, "the namespace's list of claims"), use.get("request")):
                 yield container["name"], name, device
+    yield from _extended(pod, claims)
+
+
+def _extended(pod: Mapping[str, Any], claims: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """The same for what its containers ask for as extended resources; the scheduler has made a claim of that."""
+    status = pod["status"].get("extendedResourceClaimStatus")
+    for mapping in status["requestMappings"] if status else ():
+        claim = _of(claims, status["resourceClaimName"], "the namespace's list of claims")
+        for device in _devices(claim, mapping["requestName"]):
+            yield mapping["containerName"], status["resourceClaimName"], device
 
 
 def _devices(claim: Mapping[str, Any], request: str | None) -> Iterator[str]:
@@ -212,9 +222,12 @@ def check_examples(devices: list[Allocated]) -> None:
     enough = loose.instance is None or loose.instance["memory_mib"] >= 30 * MIB_PER_GIB
     _expect("any-30gib got at least 30 GiB", enough)
     _expect("and no whole GPU, since a partition suffices", loose.instance is not None)
+    (limited,), (part,) = _of_pod(devices, "limits-gpu", 1), _of_pod(devices, "limits-mig", 1)
+    _expect("limits-gpu got a whole GPU of its own", limited.instance is None and limited.uuid != whole.uuid)
+    _expect("limits-mig got a 1g.10gb partition", _profile(part) == "1g.10gb")
     held = {(device.gpu["uuid"], device.uuid) for device in devices}
     wholes = {gpu for gpu, uuid in held if gpu == uuid}
-    _expect("no partition lies on the whole GPU's card", not {gpu for gpu, uuid in held if gpu != uuid} & wholes)
+    _expect("no partition lies on the card of a whole GPU", not {gpu for gpu, uuid in held if gpu != uuid} & wholes)
 
 
 def _of_pod(devices: list[Allocated], pod: str, number: int) -> list[Allocated]:

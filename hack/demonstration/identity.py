@@ -1,4 +1,4 @@
-"""The identity that the plugin has in production: its service account, seen to be in a pod on its node.
+"""The identities that our programs have in production: their service accounts, the plugin's in a pod on its node.
 
 The API server lets a node's driver write the device status of claims only with a token that is bound to a pod of that
 node (the rule of Kubernetes 1.36, resourceclaims/driver). The plugin of a developer runs outside of any pod, so a
@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 NAMESPACE = "dradriver"
 ACCOUNT = "dradriver-kubelet-plugin"
+CONTROLLER = "dradriver-controller"
 _IMAGE = "dradriver.dev/pause:1"
 
 
@@ -31,7 +32,7 @@ def stand_in(node: str) -> dict[str, object]:
     }
 
 
-def bound_token(kubectl: Callable[..., str], *, node: str) -> str:
+def bound_token(kubectl: Callable[..., str], node: str) -> str:
     """Make the stand-in unless it is there, and give a token of the service account that is bound to it, for a day.
 
     Args:
@@ -44,3 +45,8 @@ def bound_token(kubectl: Callable[..., str], *, node: str) -> str:
     uid = kubectl("get", "pod", name, "-n", NAMESPACE, "-o", "jsonpath={.metadata.uid}").strip()
     bound = ("--bound-object-kind", "Pod", "--bound-object-name", name, "--bound-object-uid", uid)
     return kubectl("create", "token", ACCOUNT, "-n", NAMESPACE, "--duration", "24h", *bound).strip()
+
+
+def controller_token(kubectl: Callable[..., str]) -> str:
+    """Give a token of the controller's service account, for a day; `kubectl` as in `bound_token`."""
+    return kubectl("create", "token", CONTROLLER, "-n", NAMESPACE, "--duration", "24h").strip()

@@ -24,7 +24,12 @@ NODE = "node-a"
 MACHINE = "8xh100-80gb"
 NAMESPACE = "dradriver-demo"
 # What the demo makes in its folder, apart from the marker that tells that the folder is the demo's.
-_MADE = ("cluster", "gpus", "node-config.yaml", "plugin.kubeconfig", "plugin.log", "plugin.pid")
+_MADE = (
+    "cluster",
+    "gpus",
+    "node-config.yaml",
+    *(f"{program}.{kind}" for program in ("plugin", "controller") for kind in ("kubeconfig", "log", "pid")),
+)
 _CONFIGS = """\
 # Label the node dradriver.dev/config=small (or whole) to choose one; without the label the plugin's flags hold.
 apiVersion: dradriver.dev/v1alpha1
@@ -182,15 +187,7 @@ class World:
         if subprocess.run(self._tool("down"), check=False).returncode:
             raise DemoError("the cluster does not end, see above")
 
-    # --- plugin ----------------------------------------------------------------------------------
-
-    def plugin_kubeconfig(self) -> Path:
-        """Write a kubeconfig with the rights the plugin has in production: of its service account, in a pod here."""
-        config = _object(self.kubectl("config", "view", "--raw", "-o", "json"), of="kubectl config view")
-        token = identity.bound_token(self.kubectl, node=NODE)
-        for user in config["users"]:
-            user["user"] = {"token": token}
-        return write(self.folder / "plugin.kubeconfig", json.dumps(config), mode=0o600)
+    # --- our programs ----------------------------------------------------------------------------
 
     def start_plugin(self) -> str:
         """Start the plugin and wait until it is ready; returns its HTTP endpoint.
@@ -198,34 +195,58 @@ class World:
         Raises:
             DemoError: it ends, or does not become ready; with the end of its log.
         """
-        self.stop_plugin()
-        log = self.folder / "plugin.log"
-        # Port 0: any free one, which the plugin then names in its log.
-        command = [sys.executable, "-m", "dradriver", "--mig", "dynamic", "--http-endpoint", "127.0.0.1:0"]
-        command += ["--simulation", str(self.gpus), "--kubeconfig", str(self.plugin_kubeconfig())]
-        command += ["--node-config", str(write(self.node_config, _CONFIGS))]
+        arguments = ("--mig", "dynamic", "--simulation", str(self.gpus))
+        config = ("--node-config", str(write(self.node_config, _CONFIGS)))
+        return self._start("plugin", "dradriver", *arguments, *config, token=identity.bound_token(self.kubectl, NODE))
+
+    def start_controller(self) -> str:
+        """Start the controller and wait until it is ready; returns its HTTP endpoint.
+
+        Raises:
+            DemoError: it ends, or does not become ready; with the end of its log.
+        """
+        token = identity.controller_token(self.kubectl)
+        return self._start("controller", "controller", "--discover-mig-profiles", "Enabled", token=token)
+
+    def stop_programs(self) -> None:
+        """Stop controller and plugin of an earlier demo, if they still run."""
+        self._stop("controller")
+        self._stop("plugin")
+
+    def _start(self, name: str, module: str, *arguments: str, token: str) -> str:
+        self._stop(name)
+        log = self.folder / f"{name}.log"
+        # Port 0: any free one, which the program then names in its log.
+        command = [sys.executable, "-m", module, "--http-endpoint", "127.0.0.1:0"]
+        command += ["--kubeconfig", str(self._kubeconfig(name, token)), *arguments]
         with log.open("w") as output:
             process = subprocess.Popen(
                 command, stdout=output, stderr=output, env=self.environment, start_new_session=True, cwd=REPOSITORY
             )
-        write(self.folder / "plugin.pid", f"{process.pid} {_start_time(process.pid)}")
+        write(self.folder / f"{name}.pid", f"{process.pid} {_start_time(process.pid)}")
         try:
-            wait_for("the plugin to be ready", lambda: process.poll() is not None or _is_ready(log), seconds=30)
+            wait_for(f"the {name} to be ready", lambda: process.poll() is not None or _is_ready(log), seconds=30)
         except DemoError as error:
             raise DemoError(f"{error}; its log ends with:\n{_tail(log)}") from error
         if process.poll() is not None:
-            raise DemoError(f"the plugin ended with status {process.returncode}; its log ends with:\n{_tail(log)}")
+            raise DemoError(f"the {name} ended with status {process.returncode}; its log ends with:\n{_tail(log)}")
         return _endpoint(log)
 
-    def stop_plugin(self) -> None:
-        """Stop the plugin of an earlier demo, if it still runs."""
-        path = self.folder / "plugin.pid"
+    def _kubeconfig(self, name: str, token: str) -> Path:
+        """Write a kubeconfig with the rights that a program has in production, those of its service account."""
+        config = _object(self.kubectl("config", "view", "--raw", "-o", "json"), of="kubectl config view")
+        for user in config["users"]:
+            user["user"] = {"token": token}
+        return write(self.folder / f"{name}.kubeconfig", json.dumps(config), mode=0o600)
+
+    def _stop(self, name: str) -> None:
+        path = self.folder / f"{name}.pid"
         if not path.exists():
             return
         pid, _, started = path.read_text().partition(" ")
         if started and _start_time(pid) == started:
             os.kill(int(pid), signal.SIGTERM)
-            wait_for("the plugin to stop", lambda: _start_time(pid) != started, seconds=30)
+            wait_for(f"the {name} to stop", lambda: _start_time(pid) != started, seconds=30)
         path.unlink()
 
 

@@ -167,13 +167,14 @@ def test_a_demo_may_be_repeated_in_its_folder(demo):
     assert demo.marker.exists()
 
 
-def test_the_plugin_of_an_earlier_demo_is_stopped(demo):
+@pytest.mark.parametrize("name", ["plugin", "controller"])
+def test_the_programs_of_an_earlier_demo_are_stopped(demo, name):
     demo.claim()
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         reaper = threading.Thread(target=process.wait)
         reaper.start()
-        (demo.folder / "plugin.pid").write_text(f"{process.pid} {world._start_time(process.pid)}")
-        demo.stop_plugin()
+        (demo.folder / f"{name}.pid").write_text(f"{process.pid} {world._start_time(process.pid)}")
+        demo.stop_programs()
         reaper.join(60)
         assert process.returncode == -signal.SIGTERM
 
@@ -183,7 +184,7 @@ def test_a_record_that_names_no_process_of_ours_ends_none(demo, text, monkeypatc
     monkeypatch.setattr(world.os, "kill", lambda *_: pytest.fail("a process of others was ended"))
     demo.claim()
     (demo.folder / "plugin.pid").write_text(text.format(pid=os.getpid()))
-    demo.stop_plugin()
+    demo.stop_programs()
     assert not (demo.folder / "plugin.pid").exists()
 
 
@@ -204,7 +205,8 @@ def test_the_plugin_gets_a_token_bound_to_a_pod_on_its_node(demo):
     kubectl(demo, ANSWERS)
     left = demo.folder / "plugin.kubeconfig"
     left.touch(0o644)
-    config = json.loads(demo.plugin_kubeconfig().read_text())
+    token = identity.bound_token(demo.kubectl, "node-a")
+    config = json.loads(demo._kubeconfig("plugin", token).read_text())
     assert [user["user"] for user in config["users"]] == [{"token": "the-token"}]
     assert stat.S_IMODE(left.stat().st_mode) == 0o600, "a file from before keeps no mode of its own"
     pod = json.loads((demo.cluster / "bin/pod").read_text())
@@ -326,15 +328,17 @@ def good():
         device("shared-claim", "one", 1, instance=partition("e")),
         device("shared-claim", "two", 1, instance=partition("e")),
         device("any-30gib", "app", 0, instance=partition("f", memory=40192, profile="3g.40gb")),
+        device("limits-gpu", "app", 3),
+        device("limits-mig", "app", 1, instance=partition("g")),
     ]
 
 
 def test_what_is_as_it_should_be_is_well(capsys):
     expectations.check_examples(good())
-    assert capsys.readouterr().out.count("checked:") == 10
+    assert capsys.readouterr().out.count("checked:") == 12
 
 
-@pytest.mark.parametrize("index", range(8))
+@pytest.mark.parametrize("index", range(10))
 def test_a_missing_device_is_a_sentence(index, capsys):
     devices = good()
     gone = devices.pop(index)
@@ -352,6 +356,11 @@ def test_a_missing_device_is_a_sentence(index, capsys):
         (7, device("any-30gib", "app", 3)),
         (7, device("any-30gib", "app", 3, instance=partition("f"))),
         (7, device("any-30gib", "app", 2, instance=partition("f", memory=40192))),
+        (8, device("limits-gpu", "app", 2)),
+        (8, device("limits-gpu", "app", 0)),
+        (8, device("limits-gpu", "app", 3, instance=partition("x"))),
+        (9, device("limits-mig", "app", 4)),
+        (9, device("limits-mig", "app", 1, instance=partition("x", profile="2g.20gb"))),
     ],
 )
 def test_what_is_wrong_is_a_sentence(index, instead, capsys):
@@ -382,6 +391,28 @@ def test_a_claim_that_is_not_as_it_should_be_is_a_sentence(pod, claims, said):
 
 def test_a_pod_without_claims_has_no_devices():
     assert list(expectations._uses({"metadata": {"name": "p"}, "spec": {"containers": [{}]}, "status": {}}, {})) == []
+
+
+def test_what_a_pod_asks_for_as_extended_resources_is_found():
+    mappings = [("app", "r1"), ("init", "r1"), ("more", "r2")]
+    status = {
+        "resourceClaimName": "p-extended-resources-x",
+        "requestMappings": [{"containerName": name, "requestName": request} for name, request in mappings],
+    }
+    results = [{"request": "r1", "device": "gpu-1"}, {"request": "r2", "device": "gpu-2"}]
+    claim = {"metadata": {"name": "c"}, "status": {"allocation": {"devices": {"results": results}}}}
+    body = {
+        "metadata": {"name": "p"},
+        "spec": {"containers": []},
+        "status": {"extendedResourceClaimStatus": status},
+    }
+    found = list(expectations._uses(body, {"p-extended-resources-x": claim}))
+    assert [(container, device) for container, _, device in found] == [
+        ("app", "gpu-1"),
+        ("init", "gpu-1"),
+        ("more", "gpu-2"),
+    ]
+    assert {claim for _, claim, _ in found} == {"p-extended-resources-x"}
 
 
 # --- the claims' status --------------------------------------------------------------------------
