@@ -1,24 +1,10 @@
 import json
 
 import pytest
-from doubles.apiserver import ApiServer, Fault
+from doubles.apiserver import Fault
 
 from controller.acting import unsupported_because
 from dradriver.kube import ServerError
-from dradriver.kube.connection import connect
-
-
-@pytest.fixture
-def server():
-    with ApiServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server, tmp_path):
-    made = connect(server.kubeconfig(tmp_path))
-    yield made
-    made.close()
 
 
 def is_version(request):

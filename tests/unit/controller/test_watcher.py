@@ -1,28 +1,14 @@
 import threading
 
 import pytest
-from doubles.apiserver import PATIENCE, ApiServer, Fault
+from doubles.apiserver import PATIENCE, Fault
 from support.bridging import bridge, device_class
 
 from controller.api import BRIDGES
 from controller.watching import Watcher
 from dradriver.kube import DEVICE_CLASSES, RESOURCE_SLICES, Backoff, Pace
-from dradriver.kube.connection import connect
 
 NAME = "nvidia.com/gpu"
-
-
-@pytest.fixture
-def server():
-    with ApiServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server, tmp_path):
-    made = connect(server.kubeconfig(tmp_path))
-    yield made
-    made.close()
 
 
 class Follower:

@@ -1,26 +1,9 @@
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from doubles.apiserver import ApiServer
 
-from dradriver.kube import Client
-from dradriver.kube.connection import connect
-
 NODE = "node-a"
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ApiServer, tmp_path: Path) -> Iterator[Client]:
-    made = connect(server.kubeconfig(tmp_path))
-    yield made
-    made.close()
 
 
 @pytest.fixture

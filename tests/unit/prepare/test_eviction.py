@@ -3,27 +3,13 @@
 import pytest
 import structlog
 from doubles.ailing import EPOCH, GPU, LOST, OTHER, PARTITION, SICK, WHOLE, Ailing, mark
-from doubles.apiserver import PATIENCE, ApiServer, Fault
+from doubles.apiserver import PATIENCE, Fault
 
 from dradriver import api
 from dradriver.gpu.health import Effect
-from dradriver.kube.connection import connect
 from dradriver.prepare.eviction import CHECK_SECONDS, EVICTION_SECONDS, eviction_time
 
 TOLD = [("NotEvicted", "Pod", "p"), ("NotEvicted", "ResourceClaim", "c")]
-
-
-@pytest.fixture
-def server():
-    with ApiServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server, tmp_path):
-    made = connect(server.kubeconfig(tmp_path))
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import structlog
 from doubles.ailing import GPU, LOST, MILD, OTHER, PARTITION, PLACE, SICK, WHOLE, Ailing, mark
-from doubles.apiserver import PATIENCE, ApiServer, Fault
+from doubles.apiserver import PATIENCE, Fault
 
 from dradriver import api
 from dradriver.gpu.health import Effect, Place
 from dradriver.gpu.model import Placement
 from dradriver.kube import EventRecorder
-from dradriver.kube.connection import connect
 from dradriver.prepare import eviction, health_telling
 from dradriver.prepare.errands import QUEUED
 from dradriver.prepare.records import State
@@ -22,19 +21,6 @@ from dradriver.prepare.records import State
 REPORTED, UNHEALTHY, HEALTHY = "DeviceReported", "DeviceUnhealthy", "DeviceHealthy"
 ON_BOTH = [(UNHEALTHY, "ResourceClaim", "c"), (UNHEALTHY, "Pod", "p")]
 WELL = [(HEALTHY, "ResourceClaim", "c"), (HEALTHY, "Pod", "p")]
-
-
-@pytest.fixture
-def server():
-    with ApiServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server, tmp_path):
-    made = connect(server.kubeconfig(tmp_path))
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -1,28 +1,16 @@
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from doubles.apiserver import PATIENCE, ApiServer
 from doubles.offers import QUICK, Counter
 from doubles.pools import DRIVER, NODE
 
-from dradriver.kube import Client
-from dradriver.kube.connection import connect
 from dradriver.publish import Publisher
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        running.put("nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a", "uid": "node-uid"}})
-        yield running
-
-
-@pytest.fixture
-def client(server: ApiServer, tmp_path: Path) -> Iterator[Client]:
-    made = connect(server.kubeconfig(tmp_path))
-    yield made
-    made.close()
+def server(server: ApiServer) -> ApiServer:
+    """An API server that has the node."""
+    server.put("nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a", "uid": "node-uid"}})
+    return server
 
 
 @pytest.fixture
