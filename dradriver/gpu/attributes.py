@@ -33,7 +33,10 @@ _LEAN = frozenset(
         api.Attribute.PARENT_UUID,
         api.Attribute.PRODUCT_NAME,
         api.Attribute.PCIE_ROOT,
+        api.Attribute.SHARING,
+        api.Attribute.RENAMED,
         api.Capacity.MEMORY,
+        api.Capacity.SHARES,
     }
 )
 """What selectors are written with. The scheduler pays for every other entry with every pod, used or not."""
