@@ -87,6 +87,22 @@ def test_filters_find_what_they_name(fields, found):
 
 
 @pytest.mark.parametrize(
+    ("written", "sharing"),
+    [
+        ({}, None),
+        ({"sharing": {"replicas": 4}}, Sharing(replicas=4)),
+        ({"sharing": {"replicas": 2, "rename": True}}, Sharing(replicas=2, renamed=True)),
+    ],
+)
+def test_a_rule_says_how_gpus_are_shared(written, sharing):
+    made = policy({"gpus": [{"filter": {"indices": [0]}, **written}, {"mig": "off"}]})
+    assert made.rules[0].sharing == sharing
+    assert made.default.sharing is None
+    assert made.shares == (sharing is not None)
+    assert policy({"gpus": [written]}).default.sharing == sharing
+
+
+@pytest.mark.parametrize(
     ("written", "wishes"),
     [
         ({}, HealthWishes()),
