@@ -7,7 +7,7 @@ from doubles.machines import gpus
 
 from dradriver.api.node_config import BUILT_IN_POLICIES, NodeConfig, decode_config, decode_policy
 from dradriver.gpu.health import HealthWishes
-from dradriver.gpu.policy import Detail, GpuRule, OfferPolicy, Order
+from dradriver.gpu.policy import Detail, GpuRule, OfferPolicy, Order, Sharing
 from dradriver.gpu.profiles import MigOffer, ProfileChoice, parse_choice
 from dradriver.nodeconfig.policy import make_policy, make_wishes
 

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.resource import CounterConsumption, CounterSet, Device, Slice, Taint, Version, same_content, slice_spec
+from dradriver.resource import (
+    CounterConsumption,
+    CounterSet,
+    Device,
+    RequestPolicy,
+    Slice,
+    Taint,
+    Version,
+    same_content,
+    slice_spec,
+)
 from dradriver.resource.wire import carry_times, parse_quantity, quantity
 
 POOL = {"name": "node-a", "generation": 1, "resourceSliceCount": 2}
