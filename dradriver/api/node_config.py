@@ -31,6 +31,7 @@ MOST_RULES: Final = 64
 MOST_ENTRIES: Final = 256
 """Of one list in a rule."""
 HIGHEST_INDEX: Final = 1023
+FEWEST_REPLICAS: Final = 2
 MOST_REPLICAS: Final = 256
 """Of one GPU: about as many pods as a node can have."""
 LONGEST_TEXT: Final = 256
@@ -114,8 +115,9 @@ def _expiry(seconds: int) -> int:
 
 
 def _replicas(number: int) -> int:
-    if not 2 <= number <= MOST_REPLICAS:
-        raise ValueError(f"must be from 2 to {MOST_REPLICAS}; leave `sharing` out for GPUs that are not shared")
+    if not FEWEST_REPLICAS <= number <= MOST_REPLICAS:
+        bounds = f"from {FEWEST_REPLICAS} to {MOST_REPLICAS}"
+        raise ValueError(f"must be {bounds}; leave `sharing` out for GPUs that are not shared")
     return number
 
 
@@ -175,7 +177,7 @@ class SharingRule(_Model):
 def _is_partitioned_or_shared(rule: "GpuRule") -> "GpuRule":
     if rule.mig == "dynamic" and rule.sharing is not None:
         raise ValueError(
-            "has both `mig: dynamic` and `sharing`; a GPU is either cut for claims or shared by them: drop one of the two"
+            "has both `mig: dynamic` and `sharing`; a GPU is either cut for claims or shared by them: drop one of these"
         )
     return rule
 

@@ -239,9 +239,7 @@ def _sets(part: _Part) -> tuple[CounterSet, ...]:
 
 def _free(parts: Iterable[_Part], situation: Situation) -> Mapping[str, int]:
     """Tell how many shares of each shared device are free."""
-    return {
-        name: shares - situation.shares.get(name, 0) for part in parts for name, shares in part.shares.items()
-    }
+    return {name: shares - situation.shares.get(name, 0) for part in parts for name, shares in part.shares.items()}
 
 
 # --- one GPU --------------------------------------------------------------------------------------
@@ -274,9 +272,7 @@ def _part(gpu: Gpu, number: int, rule: GpuRule, situation: Situation) -> _Part:
     )
 
 
-def _counters(
-    gpu: Gpu, number: int, devices: Iterable[OfferedDevice]
-) -> tuple[CounterSet | None, tuple[str, ...]]:
+def _counters(gpu: Gpu, number: int, devices: Iterable[OfferedDevice]) -> tuple[CounterSet | None, tuple[str, ...]]:
     """Give what partitions of a GPU have to share, and which of its engines that are; None where there are none."""
     profiles = list(dict.fromkeys(device.profile for device in devices if device.profile is not None))
     if not profiles:
@@ -309,7 +305,7 @@ def _kept_by_server(devices: Iterable[Device], situation: Situation) -> list[Dev
     return [replace(device, taints=()) for device in devices if not device.taints or device.name in situation.held]
 
 
-def _device(  # noqa: PLR0913 (what a device says comes from everywhere)
+def _device(
     device: OfferedDevice,
     part: _Part,
     detail: Detail,

@@ -98,12 +98,14 @@ class Shown:
         return self._that_matter(picture) == self._that_matter(self.picture)
 
     def _that_matter(self, picture: Picture) -> tuple[Mapping[str, str], Mapping[str, int]]:
-        """Give the claims' devices that are offered for their sake, or otherwise than they are held, and the order's."""
+        """Give what is offered for the sake of claims, or otherwise than they hold it, and shares that count."""
         plain, shared = self.node.offer.plain, self.node.offer.shared
         held = {
             name: uuid
             for name, uuid in picture.held.items()
             if name not in plain or (name in shared) != (name in picture.shares)
         }
-        shares = {name: n for name, n in picture.shares.items() if name in held or (self.follows_shares and name in shared)}
+        shares = {
+            name: n for name, n in picture.shares.items() if name in held or (self.follows_shares and name in shared)
+        }
         return held, shares

@@ -83,7 +83,13 @@ def test_the_documents_shown_in_the_docs_have_no_mistakes():
         assert [str(problem) for problem in decode_bytes(block.encode()).all_problems()] == []
 
 
-NAMED = [node_config.NodeConfig, node_config.GpuRule, node_config.SharingRule, node_config.GpuFilter, node_config.HealthPolicy]
+NAMED = [
+    node_config.NodeConfig,
+    node_config.GpuRule,
+    node_config.SharingRule,
+    node_config.GpuFilter,
+    node_config.HealthPolicy,
+]
 
 
 def test_the_docs_name_every_word_for_xids():

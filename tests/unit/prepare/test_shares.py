@@ -238,6 +238,18 @@ def test_processes_of_one_share_do_not_keep_another_from_starting(node):
     assert isinstance(node.prepare(second), Prepared)
 
 
+def test_a_process_is_the_last_shares_own_and_may_be_anybodys_before(node):
+    first, second = node.share(), node.share()
+    node.prepare(first, second)
+    node.simulate("process", "add", "4711", "--gpu", "0")
+    assert [node.preparer.is_used(node.records.get(one.uid)) for one in (first, second)] == [False, False]
+    node.unprepare(first)
+    assert node.preparer.is_used(node.records.get(second.uid))
+    node.unprepare(second)
+    whole = node.allocate("gpu-0")
+    assert "processes compute on it" in node.prepare(whole).message
+
+
 @pytest.mark.parametrize("strategy", ["MPS", "TimeSlicing"])
 def test_a_share_may_be_configured_for_time_slicing_and_not_for_mps(node, strategy):
     parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {"strategy": strategy}}

@@ -38,15 +38,27 @@ def strip(*fields):
             Features(layout=Layout.APART, taints=False, informational_taints=False, shares=False),
             2,
         ),
-        (Kubernetes(minor=35, partitions=False), Features(layout=None, taints=True, informational_taints=True, shares=False), 1),
+        (
+            Kubernetes(minor=35, partitions=False),
+            Features(layout=None, taints=True, informational_taints=True, shares=False),
+            1,
+        ),
         (Kubernetes(minor=34, partitions=False, taints=False), NOTHING, 1),
-        (Kubernetes(minor=34), Features(layout=Layout.TOGETHER, taints=True, informational_taints=False, shares=False), 4),
+        (
+            Kubernetes(minor=34),
+            Features(layout=Layout.TOGETHER, taints=True, informational_taints=False, shares=False),
+            4,
+        ),
         (
             Kubernetes(minor=34, taints=False),
             Features(layout=Layout.TOGETHER, taints=False, informational_taints=False, shares=False),
             2,
         ),
-        (Kubernetes(minor=34, partitions=False), Features(layout=None, taints=True, informational_taints=False, shares=False), 3),
+        (
+            Kubernetes(minor=34, partitions=False),
+            Features(layout=None, taints=True, informational_taints=False, shares=False),
+            3,
+        ),
     ],
 )
 def test_each_version_and_gate_is_told_apart(client, server, kubernetes, expected, requests):
