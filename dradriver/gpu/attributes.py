@@ -114,6 +114,20 @@ def capacity(device: OfferedDevice, *, partitionable: bool) -> dict[str, int]:
     return {name: totals[counter] for name, counter in _CAPACITIES.items()} | {api.Capacity.MEMORY: memory}
 
 
+def fitting(said: Mapping[str, AttributeValue], capacity: Mapping[str, int]) -> dict[str, int]:
+    """Leave out which memory slices an instance covers, as its name tells too, if a device says more than it may.
+
+    That happens on GPUs of twelve slices, and must not keep them from being offered.
+
+    Args:
+        said: attributes of the device.
+        capacity: all that is to be said of its capacities.
+    """
+    if len(said) + len(capacity) <= limits.ATTRIBUTES_AND_CAPACITIES_PER_DEVICE:
+        return dict(capacity)
+    return {name: value for name, value in capacity.items() if not name.startswith(api.Capacity.MEMORY_SLICE)}
+
+
 def semantic_version(text: str) -> str:
     """Turn a driver version into semver: `580.105.08` becomes `580.105.8`, `570.86` becomes `570.86.0`."""
     numbers = [str(int(number)) for number in re.findall(r"\d+", text)[:3]]

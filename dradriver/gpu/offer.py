@@ -323,10 +323,11 @@ def _device(
     every |= {name: value for name, value in optional.items() if name in uniform_here}
     if telling:
         every |= sharing.attributes(part.rule, shared=device.name in part.shares)
-    capacity = _capacity(device, part, detail)
+    told = attributes.said(detail, every)
+    capacity = attributes.fitting(told, _capacity(device, part, detail))
     return Device(
         name=device.name,
-        attributes=attributes.said(detail, every),
+        attributes=told,
         capacity=capacity,
         consumes=_consumption(device, part),
         taints=tuple(_taints(device, part, situation)),

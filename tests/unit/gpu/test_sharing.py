@@ -12,7 +12,7 @@ from dradriver.gpu.names import number_gpus
 from dradriver.gpu.offer import Situation, make_offer
 from dradriver.gpu.policy import Detail, GpuFilter, GpuRule, OfferPolicy, Order, Sharing
 from dradriver.gpu.profiles import MigOffer
-from dradriver.resource import Layout, RequestPolicy, Taint, lay_out, validate
+from dradriver.resource import Layout, RequestPolicy, Taint, lay_out, limits, validate
 
 FOUR = Sharing(replicas=4)
 RENAMED = Sharing(replicas=4, renamed=True)
@@ -113,8 +113,9 @@ def test_a_lean_offer_keeps_what_shares_are_chosen_and_counted_by():
 
 
 @pytest.mark.parametrize("detail", Detail)
-@pytest.mark.parametrize("machine", ["1xh100-80gb", "1xa100-40gb", "1xa30", "1xgb200"])
-def test_no_shared_instance_says_more_than_a_device_may(machine, detail):
+@pytest.mark.parametrize("machine", ["1xh100-80gb", "1xa100-40gb", "1xa30", "1xgb200", "1xrtx-pro-6000"])
+@pytest.mark.parametrize("sharing", [None, FOUR])
+def test_no_instance_says_more_than_a_device_may(machine, detail, sharing):
     (gpu,) = gpus(machine)
     largest = max(gpu.profiles, key=lambda profile: profile.placements[0].size)
     instance = MigInstance(
@@ -122,9 +123,14 @@ def test_no_shared_instance_says_more_than_a_device_may(machine, detail):
     )
     gpu = replace(gpu, mig_mode=MigMode(current=True, pending=True), instances=(instance,), numa_node=0)
     gpu = replace(gpu, addressing_mode="HMM", pcie_root="pci0000:40")
-    made = offer([gpu], rule(), detail=detail)
+    made = offer([gpu], rule(sharing), detail=detail)
     assert not made.refused
-    assert len(devices(made)) == 1
+    (device,) = devices(made).values()
+    most = limits.ATTRIBUTES_AND_CAPACITIES_PER_DEVICE
+    slices = [name for name in device.capacity if name.startswith("memorySlice")]
+    assert device.capacity["memory"]
+    assert bool(slices) == (detail is Detail.FULL and "rtx" not in machine)
+    assert len(device.attributes) + len(device.capacity) <= most
 
 
 # --- never with counters --------------------------------------------------------------------------
