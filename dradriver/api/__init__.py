@@ -118,7 +118,8 @@ class TaintKey:
     MEMORY: Final = "dradriver.dev/memory"
     """The GPU's memory has errors; the value says of which kind."""
     NOT_OFFERED: Final = "dradriver.dev/not-offered"
-    """The node's configuration does not offer this device any more; a claim holds it."""
+    """The node's configuration does not offer this device any more, or not in the way in which a claim holds it, which
+    is in shares or whole."""
     FOREIGN_INSTANCE: Final = "dradriver.dev/foreign-mig-instance"
     """A MIG instance that this driver has not made lies where the device would be."""
 

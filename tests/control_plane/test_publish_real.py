@@ -13,7 +13,17 @@ from dradriver.gpu.offer import Situation, make_offer
 from dradriver.gpu.policy import GpuRule, OfferPolicy, Order, Sharing
 from dradriver.kube import NODES, RESOURCE_SLICES, Store, version_of
 from dradriver.publish import Features, Phase, probe_features, slice_name
-from dradriver.resource import CounterConsumption, CounterSet, Device, Layout, Slice, Version, lay_out, same_content, slice_spec
+from dradriver.resource import (
+    CounterConsumption,
+    CounterSet,
+    Device,
+    Layout,
+    Slice,
+    Version,
+    lay_out,
+    same_content,
+    slice_spec,
+)
 
 pytestmark = pytest.mark.control_plane
 

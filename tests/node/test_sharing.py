@@ -11,10 +11,13 @@ import signal
 from collections import Counter
 
 import pytest
+from support.bridging import Controllers, bridge
 from support.gpunode import NODE
 from support.manifests import GPU, IMAGE, claim, container, pod, request
 from support.sight import EXTENDED, claims_of, results
 from support.waiting import wait_for
+
+from dradriver.kube.connection import connect
 
 SHARED, SHARED_CLASS = "nvidia.com/gpu.shared", "gpu-shared.gpu.dradriver.dev"
 UNWANTED = "dradriver.dev/not-offered"
@@ -27,6 +30,8 @@ configs:
   spread:
     gpus: [{sharing: {replicas: 4, rename: true}}]
     order: spread
+  mixed:
+    gpus: [{sharing: {replicas: 4, rename: true}, filter: {indices: [0]}}]
   whole:
     gpus: [{sharing: {replicas: 4}, filter: {indices: [77]}}]
 """
@@ -61,13 +66,19 @@ def shared_class(keeper):
 
 
 @pytest.fixture
-def node(label, shared_class, use_node, tmp_path_factory):
-    """Two GPUs of four shares each. The namespace of a test ends before the class and the label do."""
+def configured(label, use_node, tmp_path_factory):
+    """Two GPUs of four shares each. The namespace of a test ends before the label does."""
     file = tmp_path_factory.mktemp("configs") / "configs.yaml"
     file.write_text(CONFIGS)
     found = use_node(machine="2xh100-80gb", options=("--node-config", str(file)))
     yield found
     found.spoilt = True
+
+
+@pytest.fixture
+def node(configured, shared_class):
+    """The same, with a class by which shares can be had as an extended resource."""
+    return configured
 
 
 def sharer(name, amount=1):
@@ -137,7 +148,7 @@ def wait_pods(space, count, running):
 
     def found():
         if (look := next(looks)) % 30 == 0:
-            # Any change of a node makes the scheduler try again.
+            # A change of a node's labels makes the scheduler try again.
             space.server.kubectl("label", "node", NODE, "--overwrite", f"dradriver.dev/look={look}")
         pods = [each for each in space.pods() if "deletionTimestamp" not in each["metadata"]]
         ready = {each["metadata"]["name"] for each in pods if space._ready(each["metadata"]["name"])}
@@ -164,6 +175,36 @@ def test_a_deployment_fills_the_shares_of_both_gpus_and_a_ninth_pod_waits(node, 
     space.unschedulable("ninth")
     deployment(7)
     assert sum(loads(node, space.running("ninth")).values()) == 1
+
+
+@pytest.fixture
+def controllers(cluster, keeper, tmp_path):
+    admin = connect(cluster.kubeconfig)
+    made = Controllers(cluster, keeper.server, admin, tmp_path)
+    yield made
+    made.close()
+    admin.close()
+
+
+def test_bridges_tell_shares_from_whole_gpus(controllers, configured, space, label):
+    """One GPU is shared under its own name, the other one is whole: each name stands for its own."""
+    label("mixed")
+    wait_for(lambda: not is_shared(configured, "gpu-1"), "a whole GPU", state=configured.published)
+    controllers.start()
+    controllers.add(
+        bridge("shared", SHARED, select={"type": "gpu", "sharing": "time-slicing"}),
+        bridge("whole", "nvidia.com/gpu", select={"type": "gpu", "sharing": "none"}),
+    )
+    controllers.wait_reason("shared", "Serving")
+    controllers.wait_reason("whole", "Serving")
+    assert loads(configured, come(space, "one", "two", "three")) == {"gpu-0": 3}
+    whole = sharer("whole")
+    whole["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    space.add(whole)
+    assert gpu_of(configured, space.running("whole")[0]) == "gpu-1"
+    assert gpu_of(configured, come(space, "four")[0]) == "gpu-0"
+    space.add(sharer("five"))
+    space.unschedulable("five")
 
 
 # --- order ----------------------------------------------------------------------------------------
