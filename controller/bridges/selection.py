@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from controller.api import Select, Sharing
 from controller.watching.model import DeviceKind
-from controller.watching.projections import SHARING_ATTRIBUTE
 from dradriver.api import DRIVER_NAME, Attribute, Capacity
 from dradriver.resource import quantity
 
@@ -47,10 +46,10 @@ def _conditions(select: Select) -> Iterator[str]:
     yield from (_equals(name, value) for name, value in given.items() if value)
     yield from _memory(select)
     if select.sharing is Sharing.NONE:
-        field = f"{_ATTRIBUTES}.{SHARING_ATTRIBUTE}"
+        field = f"{_ATTRIBUTES}.{Attribute.SHARING}"
         yield f"(!has({field}) || {field} == '{Sharing.NONE}')"
     elif select.sharing is not None:
-        yield _equals(SHARING_ATTRIBUTE, select.sharing)
+        yield _equals(Attribute.SHARING, select.sharing)
     if select.cel:
         # On a line of its own, so that a comment at its end does not take the bracket along.
         yield f"({select.cel}\n)"

@@ -22,8 +22,6 @@ from dradriver.api import DRIVER_NAME, Attribute, Capacity
 from dradriver.kube import Object, key_of
 from dradriver.resource import parse_quantity
 
-SHARING_ATTRIBUTE: Final = "sharing"
-
 _KEPT: Final = ("name", "namespace", "uid", "resourceVersion")
 _AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
 _DIFFERENT: Final = 1 << 16
@@ -110,7 +108,7 @@ def _device(entry: Mapping[str, Any]) -> SeenDevice:
             _text(attributes, Attribute.PROFILE),
             _text(attributes, Attribute.PRODUCT_NAME),
             _memory(entry.get("capacity") or {}),
-            _text(attributes, SHARING_ATTRIBUTE),
+            _text(attributes, Attribute.SHARING),
         ),
         bool(effects & _AWAY),
         _counter_sets(entry.get("consumesCounters") or (), name="counterSet"),

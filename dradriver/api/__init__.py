@@ -71,8 +71,18 @@ class DeviceType:
     MIG: Final = "mig"
 
 
+class Sharing:
+    """Values of the attribute `sharing`: how several claims use a device at once, if they may."""
+
+    NONE: Final = "none"
+    TIME_SLICING: Final = "time-slicing"
+
+
 class Attribute:
-    """Names of device attributes. Names without a domain belong to the driver's."""
+    """Names of device attributes. Names without a domain belong to the driver's.
+
+    `sharing` and `renamed` only nodes have whose configuration shares GPUs, there on every device.
+    """
 
     TYPE: Final = "type"
     UUID: Final = "uuid"
@@ -85,6 +95,10 @@ class Attribute:
     DRIVER_VERSION: Final = "driverVersion"
     CUDA_DRIVER_VERSION: Final = "cudaDriverVersion"
     ADDRESSING_MODE: Final = "addressingMode"
+    SHARING: Final = "sharing"
+    """One of `Sharing`."""
+    RENAMED: Final = "renamed"
+    """The administrator wants shares under a name of their own, such as nvidia.com/gpu.shared."""
     PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
     PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
     NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
@@ -104,7 +118,8 @@ class TaintKey:
     MEMORY: Final = "dradriver.dev/memory"
     """The GPU's memory has errors; the value says of which kind."""
     NOT_OFFERED: Final = "dradriver.dev/not-offered"
-    """The node's configuration does not offer this device any more; a claim holds it."""
+    """The node's configuration does not offer this device any more, or not in the way in which a claim holds it, which
+    is in shares or whole."""
     FOREIGN_INSTANCE: Final = "dradriver.dev/foreign-mig-instance"
     """A MIG instance that this driver has not made lies where the device would be."""
 
@@ -119,5 +134,7 @@ class Capacity:
     ENCODERS: Final = "encoders"
     JPEG_ENGINES: Final = "jpegEngines"
     OFA_ENGINES: Final = "ofaEngines"
+    SHARES: Final = "shares"
+    """Of a device that several claims may use at once: how many. Who asks for nothing takes one."""
     MEMORY_SLICE: Final = "memorySlice"
     """Prefix: `memorySlice<i>` is 1 for each memory slice that an existing MIG instance occupies."""

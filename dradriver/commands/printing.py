@@ -15,7 +15,7 @@ from dradriver.kube import RESOURCE_SLICES
 from dradriver.resource import CounterConsumption, Device, Slice, slice_spec
 from dradriver.resource.wire import quantity
 
-_HEAD: Final = ("SLICE", "DEVICE", "TYPE", "PROFILE", "GPU", "MEMORY", "COUNTERS", "TAINTS")
+_HEAD: Final = ("SLICE", "DEVICE", "TYPE", "PROFILE", "GPU", "MEMORY", "SHARES", "COUNTERS", "TAINTS")
 _NUMBERED: Final = re.compile(r"(.*?)(\d+)")
 # libyaml is ten times as fast, and not everywhere.
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -48,8 +48,11 @@ def as_json(documents: Iterable[Manifest]) -> str:
 
 
 def table(slices: Mapping[str, Slice], offer: Offer) -> str:
-    """Write a line for each device."""
-    return aligned([_HEAD, *_rows(slices, offer)])
+    """Write a line for each device; a column for shares is there if any device has some."""
+    rows = [_HEAD, *_rows(slices, offer)]
+    shared = any(device.shared for content in slices.values() for device in content.devices)
+    column = _HEAD.index("SHARES")
+    return aligned(rows if shared else [(*row[:column], *row[column + 1 :]) for row in rows])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -83,6 +86,7 @@ def _cells(device: Device, offer: Offer) -> tuple[str, ...]:
         str(device.attributes.get("profile", "-")),
         found.gpu.uuid if found else "-",
         quantity(device.capacity["memory"]) if "memory" in device.capacity else "-",
+        quantity(device.capacity[api.Capacity.SHARES]) if device.shared else "-",
         " ".join(map(_consumption, device.consumes)) or "-",
         " ".join(f"{taint.key}{f'={taint.value}' * bool(taint.value)}:{taint.effect}" for taint in device.taints)
         or "-",

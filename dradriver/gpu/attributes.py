@@ -33,7 +33,10 @@ _LEAN = frozenset(
         api.Attribute.PARENT_UUID,
         api.Attribute.PRODUCT_NAME,
         api.Attribute.PCIE_ROOT,
+        api.Attribute.SHARING,
+        api.Attribute.RENAMED,
         api.Capacity.MEMORY,
+        api.Capacity.SHARES,
     }
 )
 """What selectors are written with. The scheduler pays for every other entry with every pod, used or not."""
@@ -109,6 +112,20 @@ def capacity(device: OfferedDevice, *, partitionable: bool) -> dict[str, int]:
     totals = counters.engine_totals(device.gpu.profiles)
     memory = max(profile.memory_mib for profile in device.gpu.profiles) * _MIB
     return {name: totals[counter] for name, counter in _CAPACITIES.items()} | {api.Capacity.MEMORY: memory}
+
+
+def fitting(said: Mapping[str, AttributeValue], capacity: Mapping[str, int]) -> dict[str, int]:
+    """Leave out which memory slices an instance covers, as its name tells too, if a device says more than it may.
+
+    That happens on GPUs of twelve slices, and must not keep them from being offered.
+
+    Args:
+        said: attributes of the device.
+        capacity: all that is to be said of its capacities.
+    """
+    if len(said) + len(capacity) <= limits.ATTRIBUTES_AND_CAPACITIES_PER_DEVICE:
+        return dict(capacity)
+    return {name: value for name, value in capacity.items() if not name.startswith(api.Capacity.MEMORY_SLICE)}
 
 
 def semantic_version(text: str) -> str:

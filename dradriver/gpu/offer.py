@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dradriver import api
-from dradriver.gpu import attributes, counters, names
+from dradriver.gpu import attributes, counters, names, sharing
 from dradriver.gpu.devices import OfferedDevice, left_over_devices, wanted_devices
 from dradriver.gpu.health import EFFECTS, Effect, Mark, Marks, Place, marks_of
 from dradriver.gpu.model import Gpu
@@ -40,6 +40,8 @@ class Situation:
         taints: the API server keeps taints; otherwise a device that would have one is withheld, unless it is held.
         informational: it keeps taints of effect None, too; otherwise those are left out.
         marks: what GPUs deserve for their health.
+        shareable: the API server keeps what tells that several claims may have a device; otherwise none is shared.
+        shares: names of the devices of `held` that claims hold in shares, and how many shares.
     """
 
     held: Mapping[str, str] = field(default_factory=dict)
@@ -48,6 +50,8 @@ class Situation:
     taints: bool = True
     informational: bool = True
     marks: Marks = field(default_factory=dict)
+    shareable: bool = True
+    shares: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,8 @@ class Offer:
         kept: names of the published devices that are there for the sake of their claims, or may come back.
         dynamic: UUIDs of the GPUs on which partitions are made when claims are prepared.
         static: UUIDs of the GPUs whose partitions an administrator makes, and only he.
+        shared: names of the published devices that several claims may have at once.
+        unshared: UUIDs of the GPUs that are to be shared and are not, since they are cut for claims.
         refused: UUIDs of GPUs that are left out because the API server would refuse them, and why.
         unmarked: the pool as it would be if all GPUs were well, and the names in `plain` then.
     """
@@ -73,6 +79,8 @@ class Offer:
     kept: frozenset[str] = frozenset()
     dynamic: frozenset[str] = frozenset()
     static: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
+    unshared: frozenset[str] = frozenset()
     refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unmarked: tuple[Pool, frozenset[str]] | None = None
 
@@ -85,8 +93,13 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Share:
-    """One GPU's part of the offer, before it is put in order."""
+class _Part:
+    """One GPU's part of the offer, before it is put in order.
+
+    Attributes:
+        shares: names of the devices that several claims may have at once, and how many.
+        unwished: names of the devices that are offered otherwise than the rule wants, for the sake of their claims.
+    """
 
     gpu: Gpu
     rule: GpuRule
@@ -94,6 +107,8 @@ class _Share:
     left_over: tuple[OfferedDevice, ...]
     counter_set: CounterSet | None
     engines: tuple[str, ...]
+    shares: Mapping[str, int]
+    unwished: frozenset[str]
 
     @property
     def devices(self) -> tuple[OfferedDevice, ...]:
@@ -121,27 +136,34 @@ def make_offer(
     """
     ordered = in_bus_order(gpus)
     rules = [policy.rule(gpu, index) for index, gpu in enumerate(ordered)]
-    shares = [_share(gpu, numbers[gpu.uuid], rule, situation) for gpu, rule in zip(ordered, rules, strict=True)]
-    uniform = attributes.uniform_optionals(device for share in shares for device in share.devices)
-    deserved = [_described(share, policy.detail, uniform, situation) for share in shares]
+    parts = [_part(gpu, numbers[gpu.uuid], rule, situation) for gpu, rule in zip(ordered, rules, strict=True)]
+    uniform = attributes.uniform_optionals(device for part in parts for device in part.devices)
+    telling = policy.shares or any(part.shares for part in parts)
+    deserved = [_described(part, policy.detail, uniform, situation, telling=telling) for part in parts]
     described = [_kept_by_server(devices, situation) for devices in deserved]
     problems = {
-        share.gpu.uuid: found
-        for share, devices in zip(shares, described, strict=True)
-        if (found := _problems(share, devices, situation.layout))
+        part.gpu.uuid: found
+        for part, devices in zip(parts, described, strict=True)
+        if (found := _problems(part, devices, situation.layout))
     }
-    sound = [share for share in shares if share.gpu.uuid not in problems]
+    sound = [part for part in parts if part.gpu.uuid not in problems]
     published = {device.name: device for devices in described for device in devices}
     # What is left over from earlier is never chosen anew, and so has no part in the order.
-    wanted = [share.wanted for share in sound]
+    arranged = in_order([part.wanted for part in sound], policy.order, free=_free(sound, situation))
     offer = Offer(
-        pool=Pool(name=pool, groups=regroup(_groups(sound, published), in_order(wanted, policy.order))),
-        devices={device.name: device for share in shares for device in share.devices},
+        pool=Pool(name=pool, groups=regroup(_groups(sound, published), arranged)),
+        devices={device.name: device for part in parts for device in part.devices},
         gpus={numbers[gpu.uuid]: gpu for gpu in ordered},
         plain=frozenset(published.keys() & {one.name for devices in deserved for one in devices if not one.taints}),
-        kept=frozenset(published.keys() & {name for share in shares for name in _kept(share, situation)}),
-        dynamic=frozenset(share.gpu.uuid for share in shares if share.rule.mig is MigOffer.DYNAMIC),
+        kept=frozenset(published.keys() & {name for part in parts for name in _kept(part, situation)}),
+        dynamic=frozenset(part.gpu.uuid for part in parts if part.rule.mig is MigOffer.DYNAMIC),
         static=frozenset(gpu.uuid for gpu, rule in zip(ordered, rules, strict=True) if rule.mig is MigOffer.STATIC),
+        shared=frozenset(name for name, device in published.items() if device.shared),
+        unshared=frozenset(
+            gpu.uuid
+            for gpu, rule in zip(ordered, rules, strict=True)
+            if rule.sharing is not None and sharing.is_partitioned(gpu, rule)
+        ),
         refused=problems,
     )
     return mark_offer(replace(offer, unmarked=(offer.pool, offer.plain)), situation)
@@ -204,51 +226,76 @@ def in_bus_order(gpus: Iterable[Gpu]) -> list[Gpu]:
     return sorted(gpus, key=lambda gpu: (gpu.pci_bus_id, gpu.uuid))
 
 
-def _groups(shares: Iterable[_Share], published: Mapping[str, Device]) -> Iterable[DeviceGroup]:
-    for share in shares:
-        devices = tuple(published[device.name] for device in share.devices if device.name in published)
+def _groups(parts: Iterable[_Part], published: Mapping[str, Device]) -> Iterable[DeviceGroup]:
+    for part in parts:
+        devices = tuple(published[device.name] for device in part.devices if device.name in published)
         if devices:
-            yield DeviceGroup(devices=devices, counter_sets=_sets(share))
+            yield DeviceGroup(devices=devices, counter_sets=_sets(part))
 
 
-def _sets(share: _Share) -> tuple[CounterSet, ...]:
-    return () if share.counter_set is None else (share.counter_set,)
+def _sets(part: _Part) -> tuple[CounterSet, ...]:
+    return () if part.counter_set is None else (part.counter_set,)
+
+
+def _free(parts: Iterable[_Part], situation: Situation) -> Mapping[str, int]:
+    """Tell how many shares of each shared device are free."""
+    return {name: shares - situation.shares.get(name, 0) for part in parts for name, shares in part.shares.items()}
 
 
 # --- one GPU --------------------------------------------------------------------------------------
 
 
-def _share(gpu: Gpu, number: int, rule: GpuRule, situation: Situation) -> _Share:
+def _part(gpu: Gpu, number: int, rule: GpuRule, situation: Situation) -> _Part:
+    wished = sharing.wish(gpu, rule) if situation.shareable else None
     if situation.layout is None and rule.mig is MigOffer.DYNAMIC:
         rule = replace(rule, mig=MigOffer.STATIC)
     wanted = wanted_devices(gpu, number, rule)
     left_over = left_over_devices(gpu, number, situation.held, wanted)
-    if left_over and situation.layout is None:
-        # Without counters nothing else may be offered of a GPU that is partly taken.
+    held_shares = situation.shares if situation.shareable else {}
+    sharing_here = wished is not None or any(device.name in held_shares for device in (*wanted, *left_over))
+    counting = bool(left_over) or any(device.is_made_here for device in wanted)
+    if counting and (sharing_here or situation.layout is None):
+        # Without counters nothing else may be offered of a GPU that is partly taken, and what is shared has none.
         wanted = [device for device in wanted if device.name in situation.held]
-    profiles = list(dict.fromkeys(device.profile for device in [*wanted, *left_over] if device.profile is not None))
-    counted = bool(profiles and situation.layout is not None and (left_over or rule.mig is MigOffer.DYNAMIC))
-    totals = counters.engine_totals(gpu.profiles)
-    engines = counters.binding_engines(profiles, totals) if counted else ()
-    return _Share(
+    shares = sharing.shares(wanted, left_over, wished=wished, held=situation.held, held_shares=held_shares)
+    counted = (*wanted, *left_over) if counting and not shares and situation.layout is not None else ()
+    counter_set, engines = _counters(gpu, number, counted)
+    return _Part(
         gpu=gpu,
         rule=rule,
         wanted=tuple(wanted),
         left_over=tuple(left_over),
-        counter_set=CounterSet(
-            name=names.counter_set_name(number), counters=counters.set_counters(profiles, engines, totals)
-        )
-        if counted
-        else None,
+        counter_set=counter_set,
         engines=engines,
+        shares=shares,
+        unwished=sharing.unwished(wanted, wished, held=situation.held, held_shares=situation.shares),
     )
 
 
+def _counters(gpu: Gpu, number: int, devices: Iterable[OfferedDevice]) -> tuple[CounterSet | None, tuple[str, ...]]:
+    """Give what partitions of a GPU have to share, and which of its engines that are; None where there are none."""
+    profiles = list(dict.fromkeys(device.profile for device in devices if device.profile is not None))
+    if not profiles:
+        return None, ()
+    totals = counters.engine_totals(gpu.profiles)
+    engines = counters.binding_engines(profiles, totals)
+    held = counters.set_counters(profiles, engines, totals)
+    return CounterSet(name=names.counter_set_name(number), counters=held), engines
+
+
 def _described(
-    share: _Share, detail: Detail, uniform: Mapping[str, frozenset[str]], situation: Situation
+    part: _Part, detail: Detail, uniform: Mapping[str, frozenset[str]], situation: Situation, *, telling: bool
 ) -> list[Device]:
-    """Write the devices of one GPU, with the taints that they deserve."""
-    return [_device(device, share, detail, uniform, situation) for device in share.devices]
+    """Write the devices of one GPU, with the taints that they deserve.
+
+    Args:
+        part: of the offer.
+        detail: how much they say.
+        uniform: by type, optional attributes that they have.
+        situation: what else is to be heeded.
+        telling: they say whether they are shared.
+    """
+    return [_device(device, part, detail, uniform, situation, telling=telling) for device in part.devices]
 
 
 def _kept_by_server(devices: Iterable[Device], situation: Situation) -> list[Device]:
@@ -260,49 +307,62 @@ def _kept_by_server(devices: Iterable[Device], situation: Situation) -> list[Dev
 
 def _device(
     device: OfferedDevice,
-    share: _Share,
+    part: _Part,
     detail: Detail,
     uniform: Mapping[str, frozenset[str]],
     situation: Situation,
+    *,
+    telling: bool,
 ) -> Device:
-    dynamic = share.rule.mig is MigOffer.DYNAMIC
+    dynamic = part.rule.mig is MigOffer.DYNAMIC
     optional = attributes.optional_attributes(device.gpu)
     uniform_here = uniform[attributes.device_type(device)]
     # The instance of a device that exists only for its claim is not read from the GPU any more.
-    left_over = device in share.left_over and device.profile is not None and not dynamic
+    left_over = device in part.left_over and device.profile is not None and not dynamic
     every = attributes.attributes(device, uuid=situation.held.get(device.name, "") if left_over else "")
-    partitionable = dynamic and any(one.profile for one in share.wanted)
+    every |= {name: value for name, value in optional.items() if name in uniform_here}
+    if telling:
+        every |= sharing.attributes(part.rule, shared=device.name in part.shares)
+    told = attributes.said(detail, every)
+    capacity = attributes.fitting(told, _capacity(device, part, detail))
     return Device(
         name=device.name,
-        attributes=attributes.said(
-            detail, every | {name: value for name, value in optional.items() if name in uniform_here}
-        ),
-        capacity=attributes.said(detail, attributes.capacity(device, partitionable=partitionable)),
-        consumes=_consumption(device, share),
-        taints=tuple(_taints(device, share, situation)),
+        attributes=told,
+        capacity=capacity,
+        consumes=_consumption(device, part),
+        taints=tuple(_taints(device, part, situation)),
+        policies=sharing.policies(capacity) if device.name in part.shares else {},
     )
 
 
-def _kept(share: _Share, situation: Situation) -> Iterable[str]:
-    devices = share.devices if share.gpu.uuid in situation.absent else share.left_over
-    return (device.name for device in devices)
+def _capacity(device: OfferedDevice, part: _Part, detail: Detail) -> dict[str, int]:
+    dynamic = part.rule.mig is MigOffer.DYNAMIC
+    partitionable = dynamic and any(one.profile for one in part.wanted)
+    capacity = attributes.capacity(device, partitionable=partitionable)
+    shares = part.shares.get(device.name)
+    return attributes.said(detail, capacity if shares is None else capacity | {api.Capacity.SHARES: shares})
 
 
-def _consumption(device: OfferedDevice, share: _Share) -> tuple[CounterConsumption, ...]:
-    if share.counter_set is None:
+def _kept(part: _Part, situation: Situation) -> Iterable[str]:
+    devices = part.devices if part.gpu.uuid in situation.absent else part.left_over
+    return (*part.unwished, *(device.name for device in devices))
+
+
+def _consumption(device: OfferedDevice, part: _Part) -> tuple[CounterConsumption, ...]:
+    if part.counter_set is None:
         return ()
-    taken = share.counter_set.counters
+    taken = part.counter_set.counters
     if device.profile is not None and device.placement is not None:
-        taken = counters.partition_counters(device.profile, device.placement, share.engines)
-    return (CounterConsumption(counter_set=share.counter_set.name, counters=taken),)
+        taken = counters.partition_counters(device.profile, device.placement, part.engines)
+    return (CounterConsumption(counter_set=part.counter_set.name, counters=taken),)
 
 
-def _taints(device: OfferedDevice, share: _Share, situation: Situation) -> Iterable[Taint]:
-    if share.gpu.uuid in situation.absent:
+def _taints(device: OfferedDevice, part: _Part, situation: Situation) -> Iterable[Taint]:
+    if part.gpu.uuid in situation.absent:
         yield Taint(key=api.TaintKey.GPU_LOST, effect="NoSchedule")
-    if device in share.left_over:
+    if device in part.left_over or device.name in part.unwished:
         yield Taint(key=api.TaintKey.NOT_OFFERED, effect="NoSchedule")
-    if share.rule.mig is MigOffer.DYNAMIC and _is_occupied(device):
+    if part.rule.mig is MigOffer.DYNAMIC and _is_occupied(device):
         yield Taint(key=api.TaintKey.FOREIGN_INSTANCE, effect="NoSchedule")
 
 
@@ -312,10 +372,10 @@ def _is_occupied(device: OfferedDevice) -> bool:
     return any(place is None or place.overlaps(foreign.placement) for foreign in device.gpu.instances)
 
 
-def _problems(share: _Share, devices: Sequence[Device], layout: Layout | None) -> tuple[str, ...]:
+def _problems(part: _Part, devices: Sequence[Device], layout: Layout | None) -> tuple[str, ...]:
     """Say why the API server would refuse a GPU, so that one does not hide the others."""
     form = layout or Layout.APART
-    group = DeviceGroup(devices=tuple(devices), counter_sets=_sets(share))
+    group = DeviceGroup(devices=tuple(devices), counter_sets=_sets(part))
     try:
         validate(lay_out(Pool(name="", groups=(group,)), form), form)
     except InvalidPoolError as error:

@@ -8,6 +8,7 @@ chooses how much too much it gets.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from dradriver.gpu import packing
@@ -39,7 +40,9 @@ class Orderable(Named, Protocol):
 T = TypeVar("T", bound=Orderable)
 
 
-def in_order(gpus: Iterable[Iterable[T]], order: Order) -> tuple[tuple[T, ...], ...]:
+def in_order(
+    gpus: Iterable[Iterable[T]], order: Order, *, free: Mapping[str, int] = MappingProxyType({})
+) -> tuple[tuple[T, ...], ...]:
     """Divide the devices of a node into groups, and put groups and devices in the order they shall be tried in.
 
     `packed`: a group for each GPU, its partitions first, small before large and the least harmful place first, and the
@@ -49,13 +52,15 @@ def in_order(gpus: Iterable[Iterable[T]], order: Order) -> tuple[tuple[T, ...], 
 
     `spread`: for each profile, small before large, the first place of every GPU, then the second of every GPU; whole
     GPUs at the very end; at most 64 devices in a group. Load is even, at a price: large partitions and whole GPUs are
-    soon blocked, the devices of one GPU lie in several slices, and so a change of one GPU is several writes.
+    soon blocked, the devices of one GPU lie in several slices, and so a change of one GPU is several writes. Of whole
+    GPUs, and of partitions of one profile, those with most free shares come first.
 
     `nvidia`: a group for each GPU, devices by name, so that the whole GPU comes first.
 
     Args:
         gpus: of each GPU, in the order of PCI bus ids, its devices; in which order they come is of no account.
         order: one of these.
+        free: how many shares of each device that several claims may have are free; others count as one.
 
     Returns:
         Groups, none of them empty; each is to become a slice.
@@ -65,7 +70,7 @@ def in_order(gpus: Iterable[Iterable[T]], order: Order) -> tuple[tuple[T, ...], 
     if order is Order.NVIDIA:
         arranged = [sorted((*gpu.partitions, *gpu.wholes), key=_by_name) for gpu in devices]
     elif order is Order.SPREAD:
-        arranged = _spread(devices)
+        arranged = _spread(devices, free)
     else:
         arranged = _packed(devices)
     return tuple(tuple(group) for group in arranged if group)
@@ -182,14 +187,19 @@ def _potential(gpu: _Offered[T]) -> int:
     return packing.potential(packing.distinct(places), 0)
 
 
-def _spread(gpus: Sequence[_Offered[T]]) -> list[list[T]]:
-    devices = [*_round_robin(gpus), *chain.from_iterable(_wholes_apart(gpus))]
+def _spread(gpus: Sequence[_Offered[T]], free: Mapping[str, int]) -> list[list[T]]:
+    def fullness(device: T) -> int:
+        return -free.get(device.name, 1)
+
+    wholes = sorted(chain.from_iterable(_wholes_apart(gpus)), key=fullness)
+    devices = [*chain.from_iterable(sorted(kind, key=fullness) for kind in _round_robin(gpus)), *wholes]
     most = limits.DEVICES_PER_SLICE_RESTRICTED
     return [devices[start : start + most] for start in range(0, len(devices), most)]
 
 
-def _round_robin(gpus: Sequence[_Offered[T]]) -> Iterator[T]:
+def _round_robin(gpus: Sequence[_Offered[T]]) -> Iterator[list[T]]:
+    """Give for each profile the first place of every GPU, then the second of every GPU."""
     for kind in sorted({kind for gpu in gpus for kind in gpu.profiles}):
         choices = [gpu.profiles.get(kind, []) for gpu in gpus]
-        for rank in range(max(len(places) for places in choices)):
-            yield from (places[rank] for places in choices if rank < len(places))
+        ranks = range(max(len(places) for places in choices))
+        yield [places[rank] for rank in ranks for places in choices if rank < len(places)]

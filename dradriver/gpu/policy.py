@@ -12,7 +12,7 @@ class Order(StrEnum):
     """In which order the scheduler is to try the devices of a node; it takes the first that fits.
 
     `packed`: the placement that blocks the least of what is offered first, GPU after GPU.
-    `spread`: every GPU's first choice before any GPU's second.
+    `spread`: every GPU's first choice before any GPU's second; of shared ones, that with most free shares first.
     `nvidia`: by name, whole GPUs first, as NVIDIA's driver publishes them.
     """
 
@@ -63,12 +63,33 @@ class GpuFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """That several claims may use a device at once.
+
+    Attributes:
+        replicas: how many, at least two.
+        renamed: they are wanted under an extended resource name of their own.
+    """
+
+    replicas: int
+    renamed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRule:
-    """How the GPUs that a filter finds are offered."""
+    """How the GPUs that a filter finds are offered.
+
+    Attributes:
+        filter: which ones.
+        mig: see MigOffer.
+        profiles: what `dynamic` offers.
+        sharing: of whole GPUs and of instances that an administrator made; None where each is for one claim.
+    """
 
     filter: GpuFilter = GpuFilter()
     mig: MigOffer = MigOffer.STATIC
     profiles: ProfileChoice = field(default_factory=ProfileChoice)
+    sharing: Sharing | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +107,11 @@ class OfferPolicy:
     default: GpuRule = field(default_factory=GpuRule)
     order: Order = Order.PACKED
     detail: Detail = Detail.FULL
+
+    @property
+    def shares(self) -> bool:
+        """Whether any rule shares GPUs; all devices of the node then say whether they are shared."""
+        return any(rule.sharing is not None for rule in (*self.rules, self.default))
 
     def rule(self, gpu: Gpu, index: int) -> GpuRule:
         """Find the rule for the GPU at that place in the order of PCI bus ids."""

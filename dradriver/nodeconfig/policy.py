@@ -4,9 +4,9 @@ from typing import TypeVar
 
 from dradriver.api.node_config import GpuFilter as WrittenFilter
 from dradriver.api.node_config import GpuRule as WrittenRule
-from dradriver.api.node_config import HealthPolicy, NodeConfig
+from dradriver.api.node_config import HealthPolicy, NodeConfig, SharingRule
 from dradriver.gpu.health import HealthWishes
-from dradriver.gpu.policy import Detail, GpuFilter, GpuRule, OfferPolicy, Order
+from dradriver.gpu.policy import Detail, GpuFilter, GpuRule, OfferPolicy, Order, Sharing
 from dradriver.gpu.profiles import MigOffer, ProfileChoice
 
 _T = TypeVar("_T")
@@ -48,7 +48,12 @@ def _rule(written: WrittenRule, chosen: WrittenFilter | None, defaults: GpuRule)
         filter=GpuFilter() if chosen is None else _filter(chosen),
         mig=defaults.mig if written.mig is None else MigOffer(written.mig),
         profiles=defaults.profiles if written.profiles is None else _choice(written.profiles),
+        sharing=defaults.sharing if written.sharing is None else _sharing(written.sharing),
     )
+
+
+def _sharing(written: SharingRule) -> Sharing:
+    return Sharing(replicas=written.replicas, renamed=bool(written.rename))
 
 
 def _choice(written: str | list[str]) -> ProfileChoice:

@@ -8,8 +8,9 @@ with. What it alone knows of is asked for again as long as that is published for
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from dradriver.gpu.health import Place
 from dradriver.gpu.model import Gpu
@@ -21,6 +22,32 @@ ASK_SECONDS: Final = 10.0
 CHECK_SECONDS: Final = (2.0, 15.0, 150.0)
 """When it is asked again after devices have vanished: a scheduler that had chosen one may bind its pod later, after two
 minutes where it waits for volumes or for its own caches."""
+
+
+Handed: TypeAlias = tuple[str, bool]
+"""A device as it is given out: its name, and whether in shares. A device that changes from one to the other is to the
+scheduler as good as gone, since it counts the two apart."""
+
+
+def handed(records: Iterable[Record], allocated: Iterable[Handed] = ()) -> Mapping[Handed, int]:
+    """Count the holds on each device.
+
+    Args:
+        records: of prepared claims.
+        allocated: what claims hold by the API server's word only, which does not tell how many.
+    """
+    prepared = Counter(
+        (device.device, device.share_id is not None)
+        for record in records
+        for device in record.plan.devices
+        if not device.admin_access
+    )
+    return {**dict.fromkeys(allocated, 1), **prepared}
+
+
+def shares(holds: Mapping[Handed, int]) -> dict[str, int]:
+    """Count the shares that are held of each device; not of one that a claim holds undivided, which decides."""
+    return {name: count for (name, shared), count in holds.items() if shared and (name, False) not in holds}
 
 
 def recorded(records: Iterable[Record], boot_id: str) -> dict[str, str]:
@@ -68,10 +95,10 @@ def place_of(records: Iterable[Record], gpu: Gpu | None, boot_id: str, instance_
     return None
 
 
-def allocated(claims: Iterable[Mapping[str, Any]], *, driver: str, pool: str) -> frozenset[str]:
+def allocated(claims: Iterable[Mapping[str, Any]], *, driver: str, pool: str) -> frozenset[Handed]:
     """Name the devices of a pool that claims are allocated."""
     return frozenset(
-        result["device"]
+        (result["device"], bool(result.get("shareID")))
         for claim in claims
         for result in (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
         if result["driver"] == driver and result["pool"] == pool and not result.get("adminAccess")
@@ -103,37 +130,37 @@ class Allocations:
         self._node_name = node_name
         self._clock = clock
         self._chance = chance
-        self._published: frozenset[str] | None = None
+        self._published: frozenset[Handed] | None = None
         self._unsure = False
         self._checks: tuple[float, ...] = ()
         self._asked = float("-inf")
-        self.names: frozenset[str] = frozenset()
+        self.held: frozenset[Handed] = frozenset()
 
     @property
     def next_check(self) -> float:
         """When it is to be asked again after devices have vanished; infinite if never."""
         return self._checks[0] if self._checks else float("inf")
 
-    def published(self, names: frozenset[str]) -> None:
+    def published(self, devices: frozenset[Handed]) -> None:
         """Note what is in the slices by now."""
-        self._published = names
+        self._published = devices
         self._unsure = False
 
-    def forget(self, names: frozenset[str]) -> None:
-        """Drop names that somebody else keeps, or nobody can offer."""
-        self.names -= names
+    def forget(self, devices: frozenset[Handed]) -> None:
+        """Drop devices that somebody else keeps, or nobody can offer."""
+        self.held -= devices
 
     def forget_released(self) -> None:
-        """Drop names that no claim holds any more.
+        """Drop devices that no claim holds any more.
 
         Raises:
             KubeError: the API server does not tell.
         """
-        if self.names and self._clock() >= self._asked + ASK_SECONDS:
-            self.names &= self._ask()
+        if self.held and self._clock() >= self._asked + ASK_SECONDS:
+            self.held &= self._ask()
 
-    def keep(self, names: frozenset[str]) -> bool:
-        """Find devices that claims hold and that are not among those to be published; `names` then has them.
+    def keep(self, devices: frozenset[Handed]) -> bool:
+        """Find devices that claims hold and that are not among those to be published; `held` then has them.
 
         Returns:
             Whether there are more than were known.
@@ -141,17 +168,17 @@ class Allocations:
         Raises:
             KubeError: the API server does not tell.
         """
-        if not self._is_to_be_asked(names):
+        if not self._is_to_be_asked(devices):
             return False
-        more = self._ask() - names - self.names
-        self.names |= more
+        more = self._ask() - devices - self.held
+        self.held |= more
         return bool(more)
 
-    def _is_to_be_asked(self, names: frozenset[str]) -> bool:
+    def _is_to_be_asked(self, devices: frozenset[Handed]) -> bool:
         """Whether devices are about to vanish, or have vanished while a scheduler may not have known."""
         if self._published is None:
             self._read_published()
-        if self._unsure or (self._published or frozenset()) - names:
+        if self._unsure or (self._published or frozenset()) - devices:
             spread = 1 + self._chance() / 2
             self._checks = tuple(self._clock() + seconds * spread for seconds in CHECK_SECONDS)
             return True
@@ -159,7 +186,7 @@ class Allocations:
         self._checks = self._checks[1:] if due else self._checks
         return due
 
-    def _ask(self) -> frozenset[str]:
+    def _ask(self) -> frozenset[Handed]:
         self._asked = self._clock()
         return allocated(self._client.list(RESOURCE_CLAIMS).items, driver=self._driver, pool=self._node_name)
 
@@ -170,7 +197,11 @@ class Allocations:
         """
         selector = Selector(fields=f"spec.nodeName={self._node_name},spec.driver={self._driver}")
         slices = self._client.list(RESOURCE_SLICES, selector=selector).items
-        self._published = frozenset(device["name"] for item in slices for device in item["spec"].get("devices") or ())
+        self._published = frozenset(
+            (device["name"], bool(device.get("allowMultipleAllocations")))
+            for item in slices
+            for device in item["spec"].get("devices") or ()
+        )
         self._unsure = not self._published or not _is_complete(slices)
 
 

@@ -14,6 +14,11 @@ _NO_COUNTERS: Final = Note(
     "no partitions are offered: the API server drops their counters, so that memory would be given out twice; use "
     "Kubernetes 1.36 or newer, or enable the feature gate DRAPartitionableDevices",
 )
+_NO_SHARES: Final = Note(
+    "SharesNotOffered",
+    "GPUs are offered unshared: the API server drops what tells that several claims may have a device, so that shares "
+    "would be given out wrongly; use Kubernetes 1.36 or newer, or enable the feature gate DRAConsumableCapacity",
+)
 _NO_TAINTS: Final = Note(
     "TaintsNotKept",
     "the API server drops device taints, so that devices which cannot be used are withheld instead; use Kubernetes "
@@ -28,6 +33,9 @@ def of_offer(picture: Picture, offer: Offer) -> Mapping[str, Note]:
         notes["counters"] = _NO_COUNTERS
     if not picture.situation.taints:
         notes["taints"] = _NO_TAINTS
+    if not picture.situation.shareable and any(rule.sharing is not None for rule in picture.by_rule):
+        notes["shares"] = _NO_SHARES
+    notes |= {f"unshared {uuid}": _unshared(uuid) for uuid in sorted(offer.unshared)}
     if unknown := {name for rule, gpus in picture.by_rule.items() for name in missing(rule.profiles, gpus)}:
         notes["profiles"] = _unknown_profiles(unknown)
     notes |= {f"absent {uuid}": _absent(uuid) for uuid in picture.absent}
@@ -41,6 +49,14 @@ def of_inventory(inventory: Inventory) -> Mapping[str, Note]:
     """Say which GPUs cannot be read."""
     names = {gpu.uuid or gpu.pci_bus_id or f"with index {gpu.index}": gpu.error for gpu in inventory.unreadable}
     return {name: Note("GpuUnreadable", f"GPU {name} cannot be read: {error}") for name, error in names.items()}
+
+
+def _unshared(uuid: str) -> Note:
+    return Note(
+        "GpuNotShared",
+        f"GPU {uuid} is offered unshared: it is cut for claims (mig: dynamic), and what is shared cannot be cut; say "
+        "`mig: static` or `mig: off` in its rule of the node configuration, or drop `sharing` there",
+    )
 
 
 def _unknown_profiles(names: set[str]) -> Note:

@@ -20,7 +20,7 @@ from dradriver.numbering import GpuMemory
 from dradriver.nvml import DriverMismatch, NvmlError, SimulationUnusable
 from dradriver.offering import notes
 from dradriver.offering.gpus import Gpus, NodeHardware
-from dradriver.offering.holders import Allocations, claims_of, place_of, recorded
+from dradriver.offering.holders import Allocations, claims_of, handed, place_of, shares
 from dradriver.offering.painting import paint
 from dradriver.offering.picture import Shown
 from dradriver.prepare.node import Node
@@ -32,7 +32,8 @@ from dradriver.resource import InvalidPoolError, Layout, Pool, Slice, lay_out, v
 LOOK_SECONDS: Final = 5.0
 """How often the GPUs are looked at when nothing tells of a change."""
 RELEASE_SECONDS: Final = 1.0
-"""How often records are looked at while a device stays published for the sake of its claim only."""
+"""How often records are looked at while a device stays published for the sake of its claim only, or while the order of
+devices depends on claims: what they have changed within this time is published together."""
 RETRY_SECONDS: Final = 5.0
 """How often NVML or the API server is tried while it is missing."""
 SETTLE_SECONDS: Final = 0.3
@@ -228,18 +229,24 @@ class Offering:
             return self._stopping.wait(RETRY_SECONDS) or True
 
     def _has_waited(self, due: float) -> bool:
-        kept = self._shown is not None and self._shown.keeps_for_claims
-        seconds = min(due - self._clock(), RELEASE_SECONDS if kept else LOOK_SECONDS)
+        follows = self._shown is not None and (self._shown.keeps_for_claims or self._shown.follows_shares)
+        seconds = min(due - self._clock(), RELEASE_SECONDS if follows else LOOK_SECONDS)
         if not self._stopping.is_set() and self._wake.wait(max(0.0, seconds)):
             return self._stopping.wait(SETTLE_SECONDS) or not self._is_ours(self._take_changes())
-        return self._stopping.is_set() or self._clock() >= due or (kept and self._is_released())
+        return self._stopping.is_set() or self._clock() >= due or (follows and self._is_outdated())
 
-    def _is_released(self) -> bool:
-        """Tell whether a claim has given up what is published for its sake; asks the records only."""
+    def _is_outdated(self) -> bool:
+        """Tell whether a claim has given up what is published for its sake, or taken or given up a share that counts.
+
+        Asks the records only.
+        """
         assert self._allocations is not None  # noqa: S101 (attached)
         assert self._shown is not None  # noqa: S101 (something is published)
-        held = recorded(self._gpus.records(), self._gpus.boot_id).keys() | self._allocations.names
-        return bool(self._shown.node.offer.kept & self._shown.picture.held.keys() - held)
+        holds = handed(self._gpus.records(), self._allocations.held)
+        held = {name for name, _ in holds}
+        picture = self._shown.picture
+        released = self._shown.node.offer.kept & picture.held.keys() - held
+        return bool(released) or (self._shown.follows_shares and shares(holds) != picture.shares)
 
     def _take_changes(self) -> frozenset[str]:
         """Tell which GPUs have changed since this was asked last, "" for anything else."""
@@ -340,7 +347,7 @@ class Offering:
             self._around.memory,
             wanted=self._wanted(),
             features=self._features,
-            allocated=frozenset() if self._allocations is None else self._allocations.names,
+            allocated=frozenset() if self._allocations is None else self._allocations.held,
             marks=self._marks,
         )
         if self._shown is not None and self._shown.is_true_to(picture):
@@ -373,19 +380,19 @@ class Offering:
             self._doubtful = True
             raise
         if features != self._features:
-            _log.info("the API server keeps", layout=features.layout, taints=features.taints)
+            _log.info("the API server keeps", layout=features.layout, taints=features.taints, shares=features.shares)
         self._features = features
         # The publisher may have withdrawn what was offered, and is to try again now.
         self._slices = ()
 
     def _keep_allocated(self, shown: Shown, allocations: Allocations) -> None:
         """See to it that no device vanishes from the slices that a claim holds, be it one that is not prepared yet."""
-        if not shown.picture.wanted.hold and allocations.keep(shown.names):
+        if not shown.picture.wanted.hold and allocations.keep(shown.handed):
             self.compute()
         shown = self._shown or shown
         # Records tell by themselves; and what no GPU of the node has nobody can keep.
-        known = recorded(self._gpus.records(), self._gpus.boot_id).keys()
-        allocations.forget(frozenset(known | (allocations.names - shown.names)))
+        known = handed(self._gpus.records()).keys()
+        allocations.forget(frozenset(known | (allocations.held - shown.handed)))
 
     def _publish(self, shown: Shown, *, known: tuple[Slice, ...] = ()) -> None:
         """Hand over what was computed.
@@ -407,7 +414,7 @@ class Offering:
             return
         self._hand_over(slices, devices=len(shown.names), gpus=len(shown.node.gpus))
         self._offered = shown
-        self._allocations.published(shown.names)
+        self._allocations.published(shown.handed)
 
     def _hold(self) -> None:
         """Offer nothing where that is wanted, whatever state the GPUs are in."""

@@ -8,7 +8,7 @@ from dradriver.gpu.offer import in_bus_order
 from dradriver.nodeconfig import Wanted
 from dradriver.numbering import GpuMemory
 from dradriver.offering.gpus import Gpus
-from dradriver.offering.holders import recorded
+from dradriver.offering.holders import Handed, handed, recorded, shares
 from dradriver.offering.picture import Picture
 from dradriver.prepare.records import Record
 from dradriver.publish import Features
@@ -20,7 +20,7 @@ def paint(
     *,
     wanted: Wanted,
     features: Features | None,
-    allocated: frozenset[str] = frozenset(),
+    allocated: frozenset[Handed] = frozenset(),
     marks: Marks = NONE_MARKED,
 ) -> Picture:
     """Put together all that decides what a node offers.
@@ -30,12 +30,13 @@ def paint(
         memory: of the node's GPUs; new ones get their numbers there.
         wanted: by the administrator.
         features: of the API server; None as long as they are unknown.
-        allocated: names of devices that claims hold by the API server's word only.
+        allocated: devices that claims hold by the API server's word only.
         marks: what GPUs deserve for their health.
     """
     records, remembered = gpus.records(), memory.facts
     memory.learn(_numbers(records))
-    kept = gpus.kept(remembered, _holders(records, allocated, memory.numbers))
+    names_only = frozenset(name for name, _ in allocated)
+    kept = gpus.kept(remembered, _holders(records, names_only, memory.numbers))
     ordered = in_bus_order((*gpus.present, *kept))
     uuids = [gpu.uuid for gpu in ordered]
     numbered = memory.number(ordered, held=frozenset(gpu.uuid for gpu in kept))
@@ -48,8 +49,9 @@ def paint(
         features=features,
         absent=frozenset(gpu.uuid for gpu in kept),
         gone=frozenset(memory.facts.keys() - set(uuids)),
-        held=dict.fromkeys(allocated, "") | recorded(records, gpus.boot_id),
+        held=dict.fromkeys(names_only, "") | recorded(records, gpus.boot_id),
         marks=marks,
+        shares=shares(handed(records, allocated)),
     )
 
 

@@ -174,6 +174,10 @@ def as_prepare_error(plan: Plan, error: CdiError) -> PrepareError:
 
 
 def _uuids(plan: Plan, device: PlannedDevice, made: Mapping[str, Made]) -> list[str]:
-    """List the UUIDs of all devices that come into a container together with this one: those of its request."""
+    """List the UUIDs of all devices that come into a container together with this one: those of its request, each once.
+
+    Two shares of one device are one device to a container.
+    """
     together = [other for other in plan.devices if set(other.requests) & set(device.requests)]
-    return [made[other.device].uuid if other.device in made else other.gpu_uuid for other in together]
+    uuids = (made[other.device].uuid if other.device in made else other.gpu_uuid for other in together)
+    return list(dict.fromkeys(uuids))

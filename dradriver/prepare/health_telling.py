@@ -85,10 +85,11 @@ class HealthTeller:
     # --- what is new ------------------------------------------------------------------------------
 
     def _held(self) -> Iterator[tuple[Record, PlannedDevice]]:
-        """Give what claims hold; a claim that is being undone needs to know nothing any more."""
+        """Give what claims hold, each device once; a claim that is being undone needs to know nothing any more."""
         for record in self._records():
             if record.plan.name and record.state is not State.UNPREPARING:
-                yield from ((record, device) for device in record.plan.devices)
+                devices = {device.device: device for device in record.plan.devices}
+                yield from ((record, device) for device in devices.values())
 
     def _compare(self, marks: Marks) -> list[tuple[Plan, tuple[News, ...]]]:
         found: dict[str, tuple[Plan, list[News]]] = {}

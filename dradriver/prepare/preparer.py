@@ -608,12 +608,15 @@ class Preparer:
         return None if plan.fits(allocated) else "the claim is allocated to other devices by now"
 
     def is_used(self, record: Record) -> bool:
-        """Tell whether a process computes on a device that a claim holds; False where NVML cannot say."""
-        node = self._node()
+        """Tell whether a process computes on a device that a claim holds; False where NVML cannot say.
+
+        On what other claims share the process may be theirs, and nobody who comes next has to have it alone.
+        """
+        node, shared = self._node(), self._shared(record.plan)
         return node is not None and any(
             partitions.is_used(node.hardware, device, record.made.get(device.device))
             for device in record.plan.devices
-            if not device.admin_access
+            if not device.admin_access and device.device not in shared
         )
 
     def abandon(self, uid: str, *, deadline: float) -> bool:

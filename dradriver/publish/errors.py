@@ -57,8 +57,8 @@ class DroppedFieldsError(PublishError):
     """The API server stored a slice without some of its fields: a feature gate is off.
 
     Attributes:
-        fields: names of what is missing, "sharedCounters", "consumesCounters" or "taints"; empty if it is
-            something else, which then an admission webhook has changed.
+        fields: names of what is missing, "sharedCounters", "consumesCounters", "taints", "allowMultipleAllocations"
+            or "requestPolicy"; empty if it is something else, which then an admission webhook has changed.
     """
 
     def __init__(self, name: str, fields: frozenset[str]) -> None:
@@ -80,6 +80,8 @@ def _gates(fields: frozenset[str]) -> str:
         "sharedCounters": "DRAPartitionableDevices",
         "consumesCounters": "DRAPartitionableDevices",
         "taints": "DRADeviceTaints",
+        "allowMultipleAllocations": "DRAConsumableCapacity",
+        "requestPolicy": "DRAConsumableCapacity",
     }
     wanted = sorted({gates[field] for field in fields})
     if not wanted:

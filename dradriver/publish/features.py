@@ -10,6 +10,7 @@ at once, because each server refuses what it knows and does not allow, and drops
     counters in another slice   kept from 1.35 on, refused by 1.34
     counters in the same slice  kept by 1.34, refused from 1.35 on
     taint effect None           kept from 1.35 on, refused by 1.34
+    devices for several claims  kept from 1.36 on
     any of them, gate off       dropped
 """
 
@@ -20,7 +21,17 @@ from typing import Any, Final
 from dradriver.kube import RESOURCE_SLICES, Client, InvalidError, Object
 from dradriver.publish.names import slice_name
 from dradriver.publish.plan import Identity
-from dradriver.resource import CounterConsumption, CounterSet, Device, Layout, Slice, Taint, same_content, slice_spec
+from dradriver.resource import (
+    CounterConsumption,
+    CounterSet,
+    Device,
+    Layout,
+    RequestPolicy,
+    Slice,
+    Taint,
+    same_content,
+    slice_spec,
+)
 
 _EFFECTS: Final = (("NoSchedule", "None"), ("NoSchedule",), ())
 """Effects of the sample's taints, richest first."""
@@ -36,11 +47,13 @@ class Features:
         layout: where counter sets have to lie; None if counters are dropped, so that no partitions may be offered.
         taints: device taints.
         informational_taints: taints of effect None, which nobody acts upon (1.35 and newer).
+        shares: devices that several claims may have at once (1.36 and newer).
     """
 
     layout: Layout | None
     taints: bool
     informational_taints: bool
+    shares: bool = True
 
     @property
     def partitionable(self) -> bool:
@@ -71,6 +84,7 @@ def probe_features(client: Client, driver: str, node: str) -> Features:
             layout=layout if _keeps_counters(client, identity, stored, layout) else None,
             taints="NoSchedule" in kept,
             informational_taints="None" in kept,
+            shares=_keeps_shares(stored),
         )
     raise refusals[-1]
 
@@ -84,6 +98,10 @@ def dropped_fields(sent: Object, stored: Object) -> frozenset[str]:
     there = {device["name"]: device for device in stored.get("devices") or ()}
     pairs = [(device, there[device["name"]]) for device in sent.get("devices") or () if device["name"] in there]
     dropped = {
+        "allowMultipleAllocations": any(
+            one.get("allowMultipleAllocations") and not other.get("allowMultipleAllocations") for one, other in pairs
+        ),
+        "requestPolicy": any(_policies(one) - _policies(other) for one, other in pairs),
         "consumesCounters": any(
             not _same("devices", [_consumption(one)], [_consumption(other)]) for one, other in pairs
         ),
@@ -91,6 +109,15 @@ def dropped_fields(sent: Object, stored: Object) -> frozenset[str]:
         "sharedCounters": not _same("sharedCounters", sent.get("sharedCounters"), stored.get("sharedCounters")),
     }
     return frozenset(field for field, holds in dropped.items() if holds)
+
+
+def _policies(device: Object) -> frozenset[str]:
+    """Name the capacities of a device of which not all goes to the first claim."""
+    return frozenset(name for name, entry in (device.get("capacity") or {}).items() if entry.get("requestPolicy"))
+
+
+def _keeps_shares(spec: Object) -> bool:
+    return any(device.get("allowMultipleAllocations") and _policies(device) for device in spec.get("devices") or ())
 
 
 def _consumption(device: Object) -> Object:
@@ -118,7 +145,9 @@ def _sample(driver: str, layout: Layout, effects: tuple[str, ...]) -> Slice:
         consumes=(CounterConsumption(counter_set=_SET.name, counters=_SET.counters),),
         taints=tuple(Taint(key=f"{driver}/probe", effect=effect) for effect in effects),
     )
-    return Slice(devices=(consumer,), counter_sets=(_SET,) if layout is Layout.TOGETHER else ())
+    # Another device, since no device is to be shared and consume counters.
+    shared = Device(name="probe-shared", capacity={"probe": 2}, policies={"probe": RequestPolicy(default=1, least=1)})
+    return Slice(devices=(consumer, shared), counter_sets=(_SET,) if layout is Layout.TOGETHER else ())
 
 
 def _keeps_counters(client: Client, identity: Identity, stored: Object, layout: Layout) -> bool:

@@ -50,6 +50,20 @@ class CounterSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPolicy:
+    """What a claim takes of a capacity of a device that several claims may have.
+
+    Attributes:
+        default: what a claim takes that asks for nothing.
+        least: smallest amount that can be asked for; others are rounded up to whole multiples of it. None where any
+            amount can be.
+    """
+
+    default: int
+    least: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One device that can be allocated.
 
@@ -59,6 +73,8 @@ class Device:
         capacity: qualified name to quantity; plain integers (memory in bytes).
         consumes: at most two entries, each of another counter set.
         taints: at most sixteen, one for each key and effect.
+        policies: for each capacity, where several claims may have the device at once; none where one claim gets it.
+            Never together with `consumes`: schedulers give such devices out twice.
     """
 
     name: str
@@ -66,6 +82,12 @@ class Device:
     capacity: Mapping[str, int] = field(default_factory=dict)
     consumes: tuple[CounterConsumption, ...] = ()
     taints: tuple[Taint, ...] = ()
+    policies: Mapping[str, RequestPolicy] = field(default_factory=dict)
+
+    @property
+    def shared(self) -> bool:
+        """Several claims may have it at once (`allowMultipleAllocations`)."""
+        return bool(self.policies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

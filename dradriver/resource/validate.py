@@ -152,6 +152,7 @@ def _device_problems(device: Device) -> Iterator[str]:
     for name, value in device.attributes.items():
         yield from _value_problems(f"{owner}, attribute {name}", value)
     yield from _consumes_problems(owner, device)
+    yield from _sharing_problems(owner, device)
     yield from _taints_problems(owner, device)
 
 
@@ -179,6 +180,19 @@ def _consumes_problems(owner: str, device: Device) -> Iterator[str]:
         yield f"{owner} consumes twice from one counter set"
     for consumption in device.consumes:
         yield from _counters_problems(owner, consumption.counters, limits.COUNTERS_PER_CONSUMPTION)
+
+
+def _sharing_problems(owner: str, device: Device) -> Iterator[str]:
+    """Find what would give a device out wrongly, whether the API server takes it or not."""
+    if device.shared and device.consumes:
+        yield f"{owner} is shared and consumes counters, which schedulers do not count together"
+    for name in device.capacity.keys() - device.policies.keys() if device.shared else ():
+        yield f"{owner} is shared, and its first claim would take all of capacity {name}, which has no policy"
+    for name, policy in device.policies.items():
+        most = device.capacity.get(name, -1)
+        least = policy.least or 0
+        if not least <= policy.default <= most or (policy.least is not None and most % max(least, 1)):
+            yield f"{owner}: the policy of capacity {name} does not go with its value"
 
 
 def _taints_problems(owner: str, device: Device) -> Iterator[str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from dradriver.resource.model import AttributeValue, CounterSet, Device, Slice, Taint, Version
+from dradriver.resource.model import AttributeValue, CounterSet, Device, RequestPolicy, Slice, Taint, Version
 
 Json = dict[str, Any]
 
@@ -45,7 +45,9 @@ def device_entry(device: Device) -> Json:
     if device.attributes:
         entry["attributes"] = {name: _attribute(value) for name, value in device.attributes.items()}
     if device.capacity:
-        entry["capacity"] = _values(device.capacity)
+        entry["capacity"] = _capacity(device)
+    if device.shared:
+        entry["allowMultipleAllocations"] = True
     if device.consumes:
         entry["consumesCounters"] = [
             {"counterSet": consumption.counter_set, "counters": _values(consumption.counters)}
@@ -113,6 +115,21 @@ def _values(quantities: Mapping[str, int]) -> Json:
     return {name: {"value": quantity(value)} for name, value in quantities.items()}
 
 
+def _capacity(device: Device) -> Json:
+    entries = _values(device.capacity)
+    for name, policy in device.policies.items():
+        entries[name]["requestPolicy"] = _policy(policy, device.capacity[name])
+    return entries
+
+
+def _policy(policy: RequestPolicy, most: int) -> Json:
+    default = {"default": quantity(policy.default)}
+    if policy.least is None:
+        return default
+    least = quantity(policy.least)
+    return default | {"validRange": {"min": least, "max": quantity(most), "step": least}}
+
+
 def _attribute(value: AttributeValue) -> Json:
     match value:
         case bool():
@@ -176,10 +193,19 @@ def _comparable(node: Any) -> Any:
     if isinstance(node, Mapping):
         if set(node) == {"value"} and isinstance(node["value"], str):
             return _number(node["value"])
+        if "requestPolicy" in node:
+            return {key: _numbers(value) for key, value in node.items()}
         return {key: _comparable(value) for key, value in node.items()}
     if isinstance(node, list):
         return [_comparable(item) for item in node]
     return node
+
+
+def _numbers(node: Any) -> Any:
+    """Replace every quantity in a part of an entry that has nothing else."""
+    if isinstance(node, Mapping):
+        return {key: _numbers(value) for key, value in node.items()}
+    return _number(node) if isinstance(node, str) else node
 
 
 def _number(text: str) -> Decimal | str:

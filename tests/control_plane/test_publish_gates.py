@@ -5,22 +5,27 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from doubles.machines import gpus
 from doubles.offers import Counter
 from doubles.pools import device_slice, node_slices, sick
 from doubles.publishing import DRIVER, PATIENCE, Offer, until
 from support.cluster import Cluster, ClusterError
 
+from dradriver.gpu.names import number_gpus
+from dradriver.gpu.offer import Situation, make_offer
+from dradriver.gpu.policy import GpuRule, OfferPolicy, Sharing
 from dradriver.kube import KubeError, Pace, UnreachableError
 from dradriver.kube.connection import connect
 from dradriver.publish import Features, Phase, probe_features
-from dradriver.resource import Device, Layout, Slice
+from dradriver.resource import Device, Layout, RequestPolicy, Slice, lay_out
 
 pytestmark = pytest.mark.control_plane
 
-GATES = "DRAPartitionableDevices=false,DRADeviceTaints=false,DRADeviceTaintRules=false"
-NOTHING = Features(layout=None, taints=False, informational_taints=False)
+GATES = "DRAPartitionableDevices=false,DRADeviceTaints=false,DRADeviceTaintRules=false,DRAConsumableCapacity=false"
+NOTHING = Features(layout=None, taints=False, informational_taints=False, shares=False)
 EVERYTHING = Features(layout=Layout.APART, taints=True, informational_taints=True)
 WHOLE = (Slice(devices=(Device(name="gpu-0"),)),)
+SHARED = Device(name="gpu-0", capacity={"shares": 4}, policies={"shares": RequestPolicy(default=1, least=1)})
 
 
 @contextlib.contextmanager
@@ -83,6 +88,37 @@ def test_taints_that_are_lost_are_told_once(offer):
     publisher.mark_dirty("test")
     assert publisher.wait_published(PATIENCE)
     assert offer.versions() == before
+
+
+def test_shares_that_are_lost_leave_a_whole_gpu_and_are_told_once(offer):
+    publisher = offer.publisher((Slice(devices=(SHARED,)),))
+    assert publisher.wait_published(PATIENCE)
+    assert "DRAConsumableCapacity" in publisher.status.message
+    ((stored,),) = (each["spec"]["devices"] for each in offer.slices())
+    assert stored == {"name": "gpu-0", "capacity": {"shares": {"value": "4"}}}
+    before = offer.versions()
+    publisher.mark_dirty("test")
+    assert publisher.wait_published(PATIENCE)
+    assert offer.versions() == before
+
+
+def test_a_node_that_is_to_share_offers_whole_gpus_and_says_so(offer, admin):
+    found = gpus("2xh100-80gb")
+    features = probe_features(admin, DRIVER, offer.node)
+    policy = OfferPolicy(default=GpuRule(sharing=Sharing(replicas=4)))
+    made = make_offer(
+        found,
+        pool=offer.node,
+        policy=policy,
+        numbers=number_gpus(found, {}),
+        situation=Situation(layout=features.layout, taints=features.taints, shareable=features.shares),
+    )
+    publisher = offer.publisher(lay_out(made.pool))
+    assert publisher.wait_published(PATIENCE)
+    assert publisher.status.message == "", "nothing was left out"
+    devices = [device for each in offer.slices() for device in each["spec"]["devices"]]
+    assert [device["name"] for device in devices] == ["gpu-0", "gpu-1"]
+    assert all(device["attributes"]["sharing"] == {"string": "none"} for device in devices)
 
 
 def test_an_api_server_that_goes_away_is_waited_for(offer, admin, poor):

@@ -4,12 +4,26 @@ import copy
 import threading
 
 import pytest
+from doubles.machines import gpus
 from doubles.pools import counter_slice, device_slice, node_slices, sick
 from doubles.publishing import DRIVER, PATIENCE, until
 
+from dradriver.gpu.names import number_gpus
+from dradriver.gpu.offer import Situation, make_offer
+from dradriver.gpu.policy import GpuRule, OfferPolicy, Order, Sharing
 from dradriver.kube import NODES, RESOURCE_SLICES, Store, version_of
 from dradriver.publish import Features, Phase, probe_features, slice_name
-from dradriver.resource import CounterConsumption, CounterSet, Device, Layout, Slice, Version, same_content, slice_spec
+from dradriver.resource import (
+    CounterConsumption,
+    CounterSet,
+    Device,
+    Layout,
+    Slice,
+    Version,
+    lay_out,
+    same_content,
+    slice_spec,
+)
 
 pytestmark = pytest.mark.control_plane
 
@@ -249,6 +263,24 @@ def test_features_are_found_without_a_trace(offer, admin):
         layout=Layout.APART, taints=True, informational_taints=True
     )
     assert offer.names() == []
+
+
+@pytest.mark.parametrize("machine", ["1xgb10", "8xh100-80gb", "2xt4"])
+@pytest.mark.parametrize("order", [(), ("gpu-0",)])
+def test_shared_gpus_are_stored_as_they_are_offered(offer, machine, order):
+    """Also where memory is unknown, so that a claim takes nothing of nothing."""
+    found = gpus(machine)
+    policy = OfferPolicy(default=GpuRule(sharing=Sharing(replicas=256)), order=Order.SPREAD)
+    situation = Situation(held=dict.fromkeys(order, ""), shares=dict.fromkeys(order, 3))
+    made = make_offer(found, pool=offer.node, policy=policy, numbers=number_gpus(found, {}), situation=situation)
+    publisher = published(offer, lay_out(made.pool))
+    assert publisher.status.message == ""
+    before = offer.versions()
+    publisher.mark_dirty("test")
+    assert publisher.wait_published(PATIENCE)
+    assert offer.versions() == before
+    (stored,) = (each["spec"]["devices"] for each in offer.slices())
+    assert all(device["allowMultipleAllocations"] for device in stored)
 
 
 def test_status_tells_when_the_server_has_everything(offer):

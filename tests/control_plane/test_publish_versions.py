@@ -26,6 +26,7 @@ from dradriver.resource import (
     DeviceGroup,
     Layout,
     Pool,
+    RequestPolicy,
     Slice,
     Taint,
     lay_out,
@@ -37,7 +38,7 @@ GATES = "DRAPartitionableDevices=true,DRADeviceTaints=true"
 RULES = "resource.k8s.io/v1alpha3=true"
 """Without it the scheduler of 1.34 waits for DeviceTaintRules for ever once it knows taints."""
 MODERN = Features(layout=Layout.APART, taints=True, informational_taints=True)
-NOTHING = Features(layout=None, taints=False, informational_taints=False)
+NOTHING = Features(layout=None, taints=False, informational_taints=False, shares=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ class Kubernetes:
 OLD = Kubernetes(
     version="1.34.3",
     gates=GATES,
-    features=Features(layout=Layout.TOGETHER, taints=True, informational_taints=False),
+    features=Features(layout=Layout.TOGETHER, taints=True, informational_taints=False, shares=False),
 )
 PLAIN_OLD = Kubernetes(version="1.34.3", features=NOTHING)
 NEWER = Kubernetes(version="1.36.3", features=MODERN)
@@ -208,6 +209,33 @@ def test_its_scheduler_never_gives_memory_out_twice(offer, world):
         claims.release("part")
         claims.release("other-part")
         until(lambda: claims.device("whole") == "gpu-0")
+
+
+def test_its_scheduler_gives_out_as_many_shares_as_there_are(offer, world):
+    if not world.kubernetes.features.shares:
+        pytest.skip("it keeps no shares")
+    publisher = offer.publisher((Slice(devices=(shared("gpu-0"), shared("gpu-1"))),))
+    assert publisher.wait_published(PATIENCE), publisher.status
+    with Claims(world.admin, offer.node) as claims:
+        # One after the other: of claims at once one may be counted twice for a moment.
+        for number in range(4):
+            claims.ask(f"c{number}", device="gpu")
+            until(lambda number=number: claims.device(f"c{number}"))
+        assert [claims.device(f"c{number}") for number in range(4)] == ["gpu-0", "gpu-0", "gpu-1", "gpu-1"]
+        claims.ask("fifth", device="gpu")
+        until(lambda: claims.refused("fifth"))
+        claims.release("c1")
+        until(lambda: claims.device("fifth") == "gpu-0")
+
+
+def shared(name):
+    """A GPU of two shares; of its memory a claim takes none."""
+    return Device(
+        name=name,
+        attributes={"type": "gpu"},
+        capacity={"memory": 80 << 30, "shares": 2},
+        policies={"memory": RequestPolicy(default=0), "shares": RequestPolicy(default=1, least=1)},
+    )
 
 
 @pytest.fixture(params=[OLD, PLAIN_OLD], ids=str)

@@ -4,15 +4,16 @@ from doubles.preparing import POOL, PreparingNode
 from doubles.versions import Kubernetes
 
 from dradriver import api
-from dradriver.gpu.policy import GpuRule, OfferPolicy
+from dradriver.gpu.policy import GpuRule, OfferPolicy, Order
 from dradriver.gpu.profiles import MigOffer, parse_choice
 from dradriver.nodeconfig import Wanted
 from dradriver.numbering import GpuMemory
 from dradriver.offering import Around, Offering
 
 
-def wanted(mig="dynamic", profiles="standard", *, settled=True, **more):
-    policy = OfferPolicy(default=GpuRule(mig=MigOffer(mig), profiles=parse_choice(profiles)))
+def wanted(mig="dynamic", profiles="standard", *, sharing=None, order=Order.PACKED, settled=True, **more):
+    rule = GpuRule(mig=MigOffer(mig), profiles=parse_choice(profiles), sharing=sharing)
+    policy = OfferPolicy(default=rule, order=order)
     return Wanted(policy=policy, settled=settled, **more)
 
 

@@ -14,11 +14,13 @@ class Kubernetes:
         minor: 34 to 37.
         partitions: the gate DRAPartitionableDevices.
         taints: the gate DRADeviceTaints.
+        shares: the gate DRAConsumableCapacity; None as it is unless somebody turns it on or off.
     """
 
     minor: int
     partitions: bool = True
     taints: bool = True
+    shares: bool | None = None
 
     def __call__(self, item: dict[str, Any]) -> None:
         """Drop what gates forbid, then refuse what the version does not allow."""
@@ -28,6 +30,9 @@ class Kubernetes:
             _drop(spec, "consumesCounters")
         if not self.taints:
             _drop(spec, "taints")
+        if not (self.minor >= 36 if self.shares is None else self.shares):
+            _drop(spec, "allowMultipleAllocations")
+            _drop_policies(spec)
         for refusal in (self._about_layout(spec), self._about_effects(spec)):
             if refusal:
                 raise Refusal(422, "Invalid", refusal)
@@ -51,3 +56,9 @@ class Kubernetes:
 def _drop(spec: dict[str, Any], field: str) -> None:
     for device in spec.get("devices", []):
         device.pop(field, None)
+
+
+def _drop_policies(spec: dict[str, Any]) -> None:
+    for device in spec.get("devices", []):
+        for entry in device.get("capacity", {}).values():
+            entry.pop("requestPolicy", None)

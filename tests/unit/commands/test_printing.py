@@ -15,7 +15,17 @@ from dradriver.gpu.offer import make_offer
 from dradriver.gpu.policy import GpuRule, OfferPolicy
 from dradriver.gpu.profiles import MigOffer
 from dradriver.publish import slice_name
-from dradriver.resource import CounterConsumption, CounterSet, Device, Slice, Taint, Version, lay_out, same_content
+from dradriver.resource import (
+    CounterConsumption,
+    CounterSet,
+    Device,
+    RequestPolicy,
+    Slice,
+    Taint,
+    Version,
+    lay_out,
+    same_content,
+)
 from dradriver.resource.wire import slice_spec
 
 NODE = "node-a"
@@ -157,3 +167,13 @@ def test_a_reader_who_has_seen_enough_is_not_told():
         writer.stdout.close()
         assert writer.stderr.read() == ""
         assert writer.wait(timeout=60) == 0
+
+
+def test_shares_have_a_column_where_there_are_some():
+    policies = {"shares": RequestPolicy(default=1, least=1)}
+    shared = Device(name="gpu-0", capacity={"shares": 4}, policies=policies)
+    slices = named(Slice(devices=(shared, Device(name="gpu-1"))))
+    text = printing.table(slices, offer())
+    column = text.splitlines()[0].split().index("SHARES")
+    assert [row[column] for row in rows(text)] == ["4", "-"]
+    assert "SHARES" not in printing.table(named(Slice(devices=(Device(name="gpu-1"),))), offer())

@@ -19,11 +19,13 @@ from dradriver import api
 from dradriver.commands.slices import main
 from dradriver.gpu.health import Place
 from dradriver.gpu.model import Placement
+from dradriver.gpu.policy import Sharing
 from dradriver.health.condition import Condition, hear
 from dradriver.health.memory import Known, save
 from dradriver.health.policy import default_policy
 from dradriver.health.verdict import marks
 from dradriver.kube.connection import connect
+from dradriver.kubelet import Prepared
 from dradriver.publish import slice_name
 from dradriver.resource import slice_spec
 
@@ -381,3 +383,16 @@ def test_health_that_cannot_be_read_is_told_and_the_slices_are_printed(node):
     status, specs, told = printed(node)
     assert (status, specs) == (0, expected)
     assert f"dradriver slices: health is left out: {node.folder}/health.json: it is damaged: " in told
+
+
+def test_shares_of_claims_stay_shares_though_nothing_wants_them_any_more(node):
+    node.want = wanted("static", sharing=Sharing(replicas=4))
+    offered(node)
+    claims = [node.claim("gpu-0", shareID=f"share-{number}") for number in range(2)]
+    assert all(isinstance(answer, Prepared) for answer in node.prepare(*claims))
+    node.want = wanted("static")
+    status, specs, _ = printed(node, mig="static")
+    assert (status, specs) == (0, offered(node))
+    (kept,) = [one for spec in specs.values() for one in spec["devices"] if one["name"] == "gpu-0"]
+    assert kept["allowMultipleAllocations"]
+    assert kept["capacity"]["shares"]["value"] == "2"

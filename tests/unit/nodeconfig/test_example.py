@@ -10,7 +10,7 @@ from doubles.machines import gpus
 
 from dradriver.api import node_config
 from dradriver.gpu.health import HealthWishes
-from dradriver.gpu.policy import Detail, OfferPolicy, Order
+from dradriver.gpu.policy import Detail, OfferPolicy, Order, Sharing
 from dradriver.gpu.profiles import MigOffer
 from dradriver.nodeconfig.file import decode_bytes
 from dradriver.nodeconfig.manifest import documents
@@ -19,7 +19,8 @@ from dradriver.nodeconfig.policy import make_policy, make_wishes
 REPOSITORY = Path(__file__).resolve().parents[3]
 EXAMPLE = REPOSITORY / "deploy/examples/node-config.yaml"
 DOCS = (REPOSITORY / "docs/configuration.md").read_text()
-BLOCKS = re.findall(r"^```yaml\n(.*?)^```", DOCS, re.MULTILINE | re.DOTALL)
+SHARING = (REPOSITORY / "docs/sharing.md").read_text()
+BLOCKS = re.findall(r"^```yaml\n(.*?)^```", DOCS + SHARING, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,7 @@ def test_the_example_is_a_config_map_for_any_namespace():
         ("inference", "1xa100-40gb", ["dynamic"]),
         ("inference", "1xt4", ["off"]),
         ("mixed", "4xh100-80gb", ["dynamic", "dynamic", "off", "off"]),
+        ("shared", "2xh100-80gb", ["off", "off"]),
     ],
 )
 def test_it_means_what_its_remarks_say(configs, name, machine, offered):
@@ -64,6 +66,8 @@ def test_its_other_fields_are_understood(configs):
     assert make_policy(configs["mixed"], OfferPolicy()).order is Order.SPREAD
     assert policy.rules[1].profiles.names == {"1g.5gb", "2g.10gb", "3g.20gb"}
     assert policy.rules[1].mig is MigOffer.DYNAMIC
+    shared = make_policy(configs["shared"], OfferPolicy())
+    assert (shared.default.sharing, shared.order) == (Sharing(replicas=4, renamed=True), Order.SPREAD)
 
 
 def test_its_health_policies_are_understood(decoded):
@@ -73,6 +77,7 @@ def test_its_health_policies_are_understood(decoded):
         "training": HealthWishes(strict_memory=True),
         "inference": HealthWishes(xids={43: "ignore"}, expiry_seconds=3600),
         "mixed": HealthWishes(),
+        "shared": HealthWishes(),
     }
 
 
@@ -83,7 +88,13 @@ def test_the_documents_shown_in_the_docs_have_no_mistakes():
         assert [str(problem) for problem in decode_bytes(block.encode()).all_problems()] == []
 
 
-NAMED = [node_config.NodeConfig, node_config.GpuRule, node_config.GpuFilter, node_config.HealthPolicy]
+NAMED = [
+    node_config.NodeConfig,
+    node_config.GpuRule,
+    node_config.SharingRule,
+    node_config.GpuFilter,
+    node_config.HealthPolicy,
+]
 
 
 def test_the_docs_name_every_word_for_xids():

@@ -7,7 +7,7 @@ from doubles.machines import gpus
 
 from dradriver.api.node_config import BUILT_IN_POLICIES, NodeConfig, decode_config, decode_policy
 from dradriver.gpu.health import HealthWishes
-from dradriver.gpu.policy import Detail, GpuRule, OfferPolicy, Order
+from dradriver.gpu.policy import Detail, GpuRule, OfferPolicy, Order, Sharing
 from dradriver.gpu.profiles import MigOffer, ProfileChoice, parse_choice
 from dradriver.nodeconfig.policy import make_policy, make_wishes
 
@@ -84,6 +84,22 @@ def test_filters_find_what_they_name(fields, found):
     }
     (rule,) = policy({"gpus": [{"filter": written}]}).rules
     assert [rule.filter.matches(gpu, index) for index, gpu in enumerate(node)] == found
+
+
+@pytest.mark.parametrize(
+    ("written", "sharing"),
+    [
+        ({}, None),
+        ({"sharing": {"replicas": 4}}, Sharing(replicas=4)),
+        ({"sharing": {"replicas": 2, "rename": True}}, Sharing(replicas=2, renamed=True)),
+    ],
+)
+def test_a_rule_says_how_gpus_are_shared(written, sharing):
+    made = policy({"gpus": [{"filter": {"indices": [0]}, **written}, {"mig": "off"}]})
+    assert made.rules[0].sharing == sharing
+    assert made.default.sharing is None
+    assert made.shares == (sharing is not None)
+    assert policy({"gpus": [written]}).default.sharing == sharing
 
 
 @pytest.mark.parametrize(

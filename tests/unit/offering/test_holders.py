@@ -6,7 +6,7 @@ import pytest
 
 from dradriver.gpu.health import Place
 from dradriver.gpu.model import Gpu, MigInstance, Placement
-from dradriver.offering.holders import claims_of, place_of
+from dradriver.offering.holders import allocated, claims_of, handed, place_of, recorded, shares
 from dradriver.prepare.plan import Plan, PlannedDevice
 from dradriver.prepare.records import Made, Record, State
 
@@ -93,3 +93,45 @@ def test_the_instance_of_another_gpu_is_not_meant():
 
 def test_nobody_knows_the_instances_of_a_gpu_that_is_not_known():
     assert place_of(RECORDS, None, "now", 7) is None
+
+
+# --- shares ---------------------------------------------------------------------------------------
+
+SHARERS = [
+    record("one", planned(share_id="s1"), planned("gpu-1", gpu="GPU-1", share_id="s2")),
+    record("two", planned(share_id="s3"), planned(share_id="s4")),
+    record("whole", planned("gpu-2", gpu="GPU-2")),
+    record("watcher", planned("gpu-3", admin_access=True), planned("gpu-0", share_id="s5", admin_access=True)),
+]
+
+
+def test_holds_are_counted_by_device_and_by_how_it_is_held():
+    assert handed(SHARERS) == {("gpu-0", True): 3, ("gpu-1", True): 1, ("gpu-2", False): 1}
+    assert shares(handed(SHARERS)) == {"gpu-0": 3, "gpu-1": 1}
+    assert recorded(SHARERS, "now").keys() == {"gpu-0", "gpu-1", "gpu-2"}
+
+
+def test_what_only_the_api_server_knows_is_held_too_and_records_know_the_number():
+    found = handed(SHARERS, [("gpu-0", True), ("gpu-4", True), ("gpu-5", False)])
+    assert shares(found) == {"gpu-0": 3, "gpu-1": 1, "gpu-4": 1}
+    assert found["gpu-5", False] == 1
+
+
+def test_a_device_that_somebody_holds_undivided_is_not_in_shares():
+    assert shares({("gpu-0", True): 2, ("gpu-0", False): 1, ("gpu-1", True): 1}) == {"gpu-1": 1}
+
+
+def test_an_allocation_tells_shares_from_whole_devices():
+    def result(device, **more):
+        return {"driver": "gpu.nvidia.com", "pool": "node-a", "device": device, "request": "r", **more}
+
+    results = [
+        result("gpu-0", shareID="s1"),
+        result("gpu-0", shareID="s2"),
+        result("gpu-1"),
+        result("gpu-2", shareID="s3", adminAccess=True),
+        result("gpu-3", shareID="s4") | {"pool": "node-b"},
+        result("gpu-4") | {"driver": "other.example.com"},
+    ]
+    claims = [{"status": {"allocation": {"devices": {"results": results}}}}, {}, {"status": {}}]
+    assert allocated(claims, driver="gpu.nvidia.com", pool="node-a") == {("gpu-0", True), ("gpu-1", False)}

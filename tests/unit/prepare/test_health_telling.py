@@ -88,6 +88,13 @@ def test_each_sick_device_of_a_claim_is_told_and_the_claim_read_once(node):
     assert all("device gpu-0" in note for note in node.notes)
 
 
+def test_two_shares_of_a_sick_device_are_one_device_to_their_claim(node):
+    node.hold("c", replace(WHOLE, share_id="one"), replace(WHOLE, requests=("other",), share_id="two"))
+    node.hold("d", replace(WHOLE, share_id="three"), pods=("q",))
+    node.tell(gpu=(SICK,))
+    assert sorted(node.told) == sorted([*ON_BOTH, (UNHEALTHY, "ResourceClaim", "d"), (UNHEALTHY, "Pod", "q")])
+
+
 def test_what_only_tells_is_told_on_the_claim_alone(node):
     """The pod's owner looks there for the Xid that his program caused; nothing has to be done for the pod."""
     node.hold("c")

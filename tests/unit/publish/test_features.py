@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import pytest
 from doubles.apiserver import Fault, Refusal
@@ -8,10 +9,10 @@ from doubles.versions import Kubernetes
 from dradriver.kube import ForbiddenError, InvalidError, ServerError
 from dradriver.publish import Features, probe_features
 from dradriver.publish.features import dropped_fields
-from dradriver.resource import Layout, Slice, slice_spec
+from dradriver.resource import Device, Layout, RequestPolicy, Slice, slice_spec
 
 ALL = Features(layout=Layout.APART, taints=True, informational_taints=True)
-NOTHING = Features(layout=None, taints=False, informational_taints=False)
+NOTHING = Features(layout=None, taints=False, informational_taints=False, shares=False)
 
 
 def strip(*fields):
@@ -29,21 +30,35 @@ def strip(*fields):
     [
         (Kubernetes(minor=37), ALL, 2),
         (Kubernetes(minor=36), ALL, 2),
+        (Kubernetes(minor=36, shares=False), replace(ALL, shares=False), 2),
+        (Kubernetes(minor=35, shares=True), ALL, 2),
         (Kubernetes(minor=35, partitions=False, taints=False), NOTHING, 1),
         (
             Kubernetes(minor=35, taints=False),
-            Features(layout=Layout.APART, taints=False, informational_taints=False),
+            Features(layout=Layout.APART, taints=False, informational_taints=False, shares=False),
             2,
         ),
-        (Kubernetes(minor=35, partitions=False), Features(layout=None, taints=True, informational_taints=True), 1),
+        (
+            Kubernetes(minor=35, partitions=False),
+            Features(layout=None, taints=True, informational_taints=True, shares=False),
+            1,
+        ),
         (Kubernetes(minor=34, partitions=False, taints=False), NOTHING, 1),
-        (Kubernetes(minor=34), Features(layout=Layout.TOGETHER, taints=True, informational_taints=False), 4),
+        (
+            Kubernetes(minor=34),
+            Features(layout=Layout.TOGETHER, taints=True, informational_taints=False, shares=False),
+            4,
+        ),
         (
             Kubernetes(minor=34, taints=False),
-            Features(layout=Layout.TOGETHER, taints=False, informational_taints=False),
+            Features(layout=Layout.TOGETHER, taints=False, informational_taints=False, shares=False),
             2,
         ),
-        (Kubernetes(minor=34, partitions=False), Features(layout=None, taints=True, informational_taints=False), 3),
+        (
+            Kubernetes(minor=34, partitions=False),
+            Features(layout=None, taints=True, informational_taints=False, shares=False),
+            3,
+        ),
     ],
 )
 def test_each_version_and_gate_is_told_apart(client, server, kubernetes, expected, requests):
@@ -59,7 +74,20 @@ def test_each_version_and_gate_is_told_apart(client, server, kubernetes, expecte
 )
 def test_half_of_the_counters_is_none(client, server, dropped, layout):
     server.strip = strip(dropped)
-    assert probe_features(client, DRIVER, NODE) == Features(layout=layout, taints=True, informational_taints=True)
+    kept = Features(layout=layout, taints=True, informational_taints=True, shares=dropped != "capacity")
+    assert probe_features(client, DRIVER, NODE) == kept
+
+
+def without_policies(item):
+    for device in item["spec"].get("devices", []):
+        for entry in device.get("capacity", {}).values():
+            entry.pop("requestPolicy", None)
+
+
+@pytest.mark.parametrize("change", [strip("allowMultipleAllocations"), without_policies])
+def test_half_of_what_makes_shares_is_none(client, server, change):
+    server.strip = change
+    assert probe_features(client, DRIVER, NODE) == replace(ALL, shares=False)
 
 
 def test_half_of_the_counters_is_none_in_one_slice_either(client, server):
@@ -111,6 +139,18 @@ def test_what_one_device_lost_is_missed():
     stored = copy.deepcopy(sent)
     del stored["devices"][0]
     assert dropped_fields(sent, stored) == frozenset()
+
+
+def test_what_a_shared_device_lost_is_missed():
+    policies = {"memory": RequestPolicy(default=0), "shares": RequestPolicy(default=1, least=1)}
+    sent = spec(devices=(Device(name="gpu-0", capacity={"memory": 80, "shares": 4}, policies=policies),))
+    assert dropped_fields(sent, copy.deepcopy(sent)) == frozenset()
+    stored = copy.deepcopy(sent)
+    del stored["devices"][0]["allowMultipleAllocations"]
+    assert dropped_fields(sent, stored) == {"allowMultipleAllocations"}
+    stored = copy.deepcopy(sent)
+    del stored["devices"][0]["capacity"]["memory"]["requestPolicy"]
+    assert dropped_fields(sent, stored) == {"requestPolicy"}
 
 
 def test_counters_with_other_values_are_not_those_that_were_sent():

@@ -6,6 +6,7 @@ from dradriver.resource import (
     Device,
     InvalidPoolError,
     Layout,
+    RequestPolicy,
     Slice,
     Taint,
     Version,
@@ -133,3 +134,37 @@ def test_what_kubernetes_1_34_refuses_is_named(slices, problem):
     with pytest.raises(InvalidPoolError) as caught:
         validate(slices, Layout.TOGETHER)
     assert any(problem in told for told in caught.value.problems), caught.value.problems
+
+
+# --- shares ---------------------------------------------------------------------------------------
+
+SHARES = {"shares": RequestPolicy(default=1, least=1)}
+
+
+def test_a_shared_device_passes():
+    validate(one(capacity={"shares": 4, "memory": 0}, policies={**SHARES, "memory": RequestPolicy(default=0)}))
+    validate(one(capacity={"shares": 4}, policies=SHARES, taints=(TAINT,)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"capacity": {"shares": 4}, "consumes": CONSUMES}, "is shared and consumes counters"),
+        ({"capacity": {"shares": 4, "memory": 1}}, "would take all of capacity memory, which has no policy"),
+        ({"capacity": {}}, "the policy of capacity shares does not go with its value"),
+        ({"capacity": {"shares": 0}}, "the policy of capacity shares does not go with its value"),
+        (
+            {"capacity": {"shares": 4}, "policies": {"shares": RequestPolicy(default=1, least=3)}},
+            "the policy of capacity shares does not go with its value",
+        ),
+        (
+            {"capacity": {"shares": 4}, "policies": {"shares": RequestPolicy(default=3, least=3)}},
+            "the policy of capacity shares does not go with its value",
+        ),
+    ],
+)
+@pytest.mark.parametrize("layout", Layout)
+def test_shares_that_would_be_given_out_wrongly_are_told(fields, problem, layout):
+    slices = [Slice(devices=one(**{"policies": SHARES, **fields})[0].devices, counter_sets=())]
+    with pytest.raises(InvalidPoolError, match=problem):
+        validate(slices, layout)

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.resource import CounterConsumption, CounterSet, Device, Slice, Taint, Version, same_content, slice_spec
+from dradriver.resource import (
+    CounterConsumption,
+    CounterSet,
+    Device,
+    RequestPolicy,
+    Slice,
+    Taint,
+    Version,
+    same_content,
+    slice_spec,
+)
 from dradriver.resource.wire import carry_times, parse_quantity, quantity
 
 POOL = {"name": "node-a", "generation": 1, "resourceSliceCount": 2}
@@ -138,3 +148,57 @@ def test_a_known_time_is_carried_over_for_the_same_taint_only():
     changed = spec(GPU)
     changed["devices"][0]["taints"][0]["value"] = "48"
     assert "timeAdded" not in carry_times(changed, [observed])["devices"][0]["taints"][0]
+
+
+# --- shares ---------------------------------------------------------------------------------------
+
+SHARED = Device(
+    name="gpu-0",
+    capacity={"memory": 80 << 30, "shares": 4},
+    policies={"memory": RequestPolicy(default=0), "shares": RequestPolicy(default=1, least=1)},
+)
+
+
+def test_a_shared_device_says_what_a_claim_takes_of_each_capacity():
+    assert spec(SHARED)["devices"] == [
+        {
+            "name": "gpu-0",
+            "allowMultipleAllocations": True,
+            "capacity": {
+                "memory": {"value": "80Gi", "requestPolicy": {"default": "0"}},
+                "shares": {
+                    "value": "4",
+                    "requestPolicy": {"default": "1", "validRange": {"min": "1", "max": "4", "step": "1"}},
+                },
+            },
+        }
+    ]
+    assert SHARED.shared
+    assert not GPU.shared
+    assert "allowMultipleAllocations" not in spec(GPU)["devices"][0]
+
+
+def test_the_spelling_of_a_policy_is_no_difference():
+    observed = spec(SHARED)
+    capacity = observed["devices"][0]["capacity"]
+    capacity["memory"]["value"] = "81920Mi"
+    capacity["memory"]["requestPolicy"]["default"] = "0k"
+    capacity["shares"]["requestPolicy"]["validRange"]["max"] = "4000m"
+    assert same_content(observed, spec(SHARED))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda device: device.pop("allowMultipleAllocations"),
+        lambda device: device["capacity"]["memory"].pop("requestPolicy"),
+        lambda device: device["capacity"]["memory"].update(value="79Gi"),
+        lambda device: device["capacity"]["shares"]["requestPolicy"].update(default="2"),
+        lambda device: device["capacity"]["shares"]["requestPolicy"].pop("validRange"),
+        lambda device: device["capacity"]["shares"]["requestPolicy"]["validRange"].update(step="2"),
+    ],
+)
+def test_every_difference_of_shares_is_seen(change):
+    observed = spec(SHARED)
+    change(observed["devices"][0])
+    assert not same_content(observed, spec(SHARED))
