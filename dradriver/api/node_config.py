@@ -157,12 +157,20 @@ class GpuFilter(_Model):
     device_ids: _Optional[_List[Annotated[str, AfterValidator(_device_id)]]] = Field(default=None, alias="deviceIDs")
 
 
+class Sharing(_Model):
+    """How many claims get a device at the same time."""
+
+    replicas: Annotated[int, Field(ge=2)]
+    rename: bool = False
+
+
 class GpuRule(_Model):
     """How the GPUs that a filter finds are offered; without a filter: all that no rule before has found."""
 
     filter: _Optional[Annotated[GpuFilter, AfterValidator(_finds_something)]] = None
     mig: _Optional[Literal["static", "dynamic", "off"]] = None
     profiles: _Optional[Profiles] = None
+    sharing: _Optional[Sharing] = None
 
 
 class NodeConfig(_Model):
