@@ -51,6 +51,7 @@ class Node:
             of layouts that are gone stay with 0.
         kubelet: version of the kubelet, major and minor; None where that is not known.
         containerd: the same of containerd; None for another runtime, too.
+        taints: key, value and effect of each.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Node:
     resources: Mapping[str, int] = field(default_factory=dict)
     kubelet: Version | None = None
     containerd: Version | None = None
+    taints: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,8 @@ class Cluster:
         classes: extended resource to the names of the DeviceClasses that carry it.
         topologies: Kueue's topologies, by name.
         claim_quotas: quotas that count claims as objects.
+        version: of Kubernetes, major and minor; None where that is not known.
+        daemon_pods: namespace and name of a DaemonSet, and a node where a pod of it runs.
     """
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -134,6 +138,8 @@ class Cluster:
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     topologies: tuple[str, ...] = ()
     claim_quotas: tuple[Limit, ...] = ()
+    version: Version | None = None
+    daemon_pods: frozenset[tuple[str, str, str]] = frozenset()
 
     def using(self, *resources: str) -> tuple[str, ...]:
         """Name those who ask for one of these resources."""
@@ -144,8 +150,12 @@ class Cluster:
         return tuple(str(limit) for limit in self.limits if limit.hard.keys() & set(resources))
 
 
-def read_cluster(objects: Iterable[object]) -> Cluster:
+def read_cluster(objects: Iterable[object], *, version: Version | None = None) -> Cluster:
     """Take from objects what matters; lists among them are opened.
+
+    Args:
+        objects: of Kubernetes.
+        version: of the API server, where one was asked.
 
     Raises:
         ClusterError: something has no kind.
@@ -167,6 +177,8 @@ def read_cluster(objects: Iterable[object]) -> Cluster:
         classes=classes,
         topologies=tuple(_meta(one, "name") for one in found if one["kind"] == "Topology"),
         claim_quotas=tuple(limit for limit in limits if _COUNTED_CLAIMS in limit.keys),
+        version=version,
+        daemon_pods=frozenset(each for one in found if (each := _daemon_pod(one)) is not None),
     )
 
 
@@ -199,7 +211,12 @@ def _node(one: Object) -> Node:
         resources=_positive(told),
         kubelet=_version(info.get("kubeletVersion"), "v"),
         containerd=_version(info.get("containerRuntimeVersion"), "containerd://"),
+        taints=tuple(_taint(_map(taint)) for taint in _list(_map(one.get("spec")).get("taints"))),
     )
+
+
+def _taint(taint: Object) -> tuple[str, str, str]:
+    return _text(taint.get("key")), _text(taint.get("value")), _text(taint.get("effect"))
 
 
 def _version(text: object, before: str) -> Version | None:
@@ -250,6 +267,15 @@ def _user(one: Object) -> User | None:
         bound=_MIRROR in _map(_map(pod.get("metadata")).get("annotations")) or _has_node(one, spec),
     )
     return user if user.requests or user.visible or user.labels else None
+
+
+def _daemon_pod(one: Object) -> tuple[str, str, str] | None:
+    if one["kind"] != "Pod" or _map(one.get("status")).get("phase") in _OVER:
+        return None
+    owners = map(_map, _list(_map(one.get("metadata")).get("ownerReferences")))
+    owner = next((_text(each.get("name")) for each in owners if each.get("kind") == "DaemonSet"), "")
+    node = _text(_map(one.get("spec")).get("nodeName"))
+    return (_meta(one, "namespace"), owner, node) if owner and node else None
 
 
 def _is_made(one: Object) -> bool:

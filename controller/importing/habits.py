@@ -5,7 +5,7 @@ for what it does. Only what touches somebody is told where a cluster was looked 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.importing import names
@@ -31,12 +31,10 @@ class World:
     Attributes:
         cluster: who asks.
         bridged: names that get a bridge.
-        env: environment of the device plugin's container.
     """
 
     cluster: Cluster
     bridged: frozenset[str]
-    env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def known(self) -> bool:
@@ -319,33 +317,38 @@ def _health(world: World) -> Iterator[Gap]:
     )
 
 
-def _health_flags(world: World) -> Iterator[Gap]:
-    told = {name: world.env.get(name, "") for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")}
-    for name, text in told.items():
-        if text:
+# --- the plugin's environment ---------------------------------------------------------------------
+
+
+def of_environment(env: Mapping[str, str], nodes: tuple[str, ...]) -> Iterator[Gap]:
+    """Tell of variables that are no part of a configuration.
+
+    Args:
+        env: environment of a device plugin's container.
+        nodes: where it is.
+    """
+    for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"):
+        if env.get(name):
             yield Gap(
-                what=f"{name}={text} has no counterpart",
+                what=f"{name}={env[name]} has no counterpart",
                 why="what Xids mean is said in a health policy of the node configuration",
                 todo="write one: `ignore` for what was disabled, `noSchedule` for what was enabled",
                 place=f"${name}",
-                nodes=world.nodes,
+                nodes=nodes,
             )
-
-
-def _cdi_flags(world: World) -> Iterator[Gap]:
     for name in ("CDI_FEATURE_FLAGS", "CDI_DISABLE_HOOKS", "KUBELET_SOCKET"):
-        if world.env.get(name):
+        if env.get(name):
             yield Gap(
                 what=f"{name} has no counterpart",
                 why="it changes how the device plugin works inside",
                 todo="nothing, or compare what containers see",
                 weight=Weight.NOTE,
                 place=f"${name}",
+                nodes=nodes,
             )
 
 
 _RULES: Final[tuple[Callable[[World], Iterator[Gap]], ...]] = (
     _unserved, _foreign, _kubelets, _runtimes, _preemption, _closeness, _scoring, _numa, _initial, _many, _bound,
-    _schedulers, _taints, _terminating, _visible, _runtime_class, _node_status, _labels, _health, _health_flags,
-    _cdi_flags,
+    _schedulers, _taints, _terminating, _visible, _runtime_class, _node_status, _labels, _health,
 )  # fmt: skip

@@ -91,11 +91,25 @@ def test_a_plugin_that_reads_one_entry_has_that_one(planned, api):
     )
 
 
-def test_no_plugin_and_several_plugins_are_told(planned, api):
+def test_no_plugin_is_told(planned, api):
     assert "there is no DaemonSet of NVIDIA's device plugin" in planned(status=1).err
-    api.put("daemonsets", daemon_set("one"))
-    api.put("daemonsets", daemon_set("two"))
-    assert "several device plugins: gpu-operator/one, gpu-operator/two" in planned(status=1).err
+
+
+def test_each_node_has_the_configuration_of_the_plugin_that_is_there(planned, api):
+    a100 = daemon_set("a100", env={"MIG_STRATEGY": "mixed"}, selector={"pool": "a100"})
+    h100 = daemon_set("h100", env={"MIG_STRATEGY": "none"}, selector={"pool": "h100"})
+    for one in (a100, h100):
+        api.put("daemonsets", one)
+    api.put("nodes", node("n1", labels={"pool": "a100"}, gpu=1, mig_1g_10gb=7))
+    api.put("nodes", node("n2", labels={"pool": "h100"}, gpu=8))
+    api.put("nodes", node("n3", labels={"pool": "other"}, gpu=8))
+    told = planned()
+    assert "n1     a100/(file)                   a100\n" in told.out
+    assert "n2     h100/(file)                   h100\n" in told.out
+    assert "a100                 static" in told.out
+    assert "h100                 off" in told.out
+    assert "nodes with GPUs that no DaemonSet of NVIDIA's device plugin serves" in told.out
+    assert "nodes:   n3" in told.out
 
 
 def test_a_config_map_that_is_not_there_is_told(planned, api):
