@@ -129,6 +129,8 @@ class Cluster:
         topologies: Kueue's topologies, by name.
         claim_quotas: quotas that count claims as objects.
         version: of Kubernetes, major and minor; None where that is not known.
+        autoscalers: Deployments of the Cluster Autoscaler.
+        exporters: DaemonSets of dcgm-exporter that are not told to read claims.
         daemon_pods: namespace and name of a DaemonSet, and a node where a pod of it runs.
     """
 
@@ -139,6 +141,8 @@ class Cluster:
     topologies: tuple[str, ...] = ()
     claim_quotas: tuple[Limit, ...] = ()
     version: Version | None = None
+    autoscalers: tuple[str, ...] = ()
+    exporters: tuple[str, ...] = ()
     daemon_pods: frozenset[tuple[str, str, str]] = frozenset()
 
     def using(self, *resources: str) -> tuple[str, ...]:
@@ -178,6 +182,8 @@ def read_cluster(objects: Iterable[object], *, version: Version | None = None) -
         topologies=tuple(_meta(one, "name") for one in found if one["kind"] == "Topology"),
         claim_quotas=tuple(limit for limit in limits if _COUNTED_CLAIMS in limit.keys),
         version=version,
+        autoscalers=tuple(_title(one) for one in found if _runs(one, "Deployment", "cluster-autoscaler")),
+        exporters=tuple(_title(one) for one in found if _runs(one, "DaemonSet", "dcgm-exporter") and not _reads(one)),
         daemon_pods=frozenset(each for one in found if (each := _daemon_pod(one)) is not None),
     )
 
@@ -254,12 +260,12 @@ def _user(one: Object) -> User | None:
     first, later = _containers(spec.get("initContainers")), _containers(spec.get("containers"))
     asked = [_counts(_map(_map(container.get("resources")).get("limits"))) for container in (*first, *later)]
     user = User(
-        name=f"{one['kind']} {_meta(one, 'namespace') or 'default'}/{_meta(one, 'name')}",
+        name=_title(one),
         node=_text(spec.get("nodeName")),
         requests=_most(asked),
         total=_sum(asked[len(first) :]),
         initial=tuple(sorted({name for counts in asked[: len(first)] for name in counts})),
-        priority=spec["priority"] if isinstance(spec.get("priority"), int) else 0,
+        priority=_priority(spec),
         class_name=_text(spec.get("runtimeClassName")),
         visible=_visible((*first, *later)),
         labels=tuple(sorted(set(_node_labels(spec)))),
@@ -267,6 +273,13 @@ def _user(one: Object) -> User | None:
         bound=_MIRROR in _map(_map(pod.get("metadata")).get("annotations")) or _has_node(one, spec),
     )
     return user if user.requests or user.visible or user.labels else None
+
+
+def _priority(spec: Object) -> int:
+    """Give a pod's priority; a template names a class only, which counts as more than the usual."""
+    if isinstance(spec.get("priority"), int):
+        return int(spec["priority"])
+    return 1 if _text(spec.get("priorityClassName")) else 0
 
 
 def _daemon_pod(one: Object) -> tuple[str, str, str] | None:
@@ -315,6 +328,38 @@ def _node_labels(spec: Object) -> Iterator[str]:
     for expression in (one for term in terms for one in _list(_map(term).get("matchExpressions"))):
         if _text(_map(expression).get("key")).startswith(_PREFIX):
             yield _text(_map(expression).get("key"))
+
+
+# --- onlookers ------------------------------------------------------------------------------------
+
+
+def _runs(one: Object, kind: str, image: str) -> bool:
+    return one["kind"] == kind and any(image in _text(container.get("image")) for container in _pod_containers(one))
+
+
+def _reads(one: Object) -> bool:
+    """Tell whether dcgm-exporter reads claims: by a variable or a flag."""
+    for container in _pod_containers(one):
+        flags = (_text(word) for word in (*_list(container.get("command")), *_list(container.get("args"))))
+        variables = {
+            _text(each.get("name")): _text(each.get("value")) for each in map(_map, _list(container.get("env")))
+        }
+        if variables.get(_READS_CLAIMS, "").lower() in _TRUE or any(flag in _READS_FLAGS for flag in flags):
+            return True
+    return False
+
+
+_READS_CLAIMS: Final = "KUBERNETES_ENABLE_DRA"
+_READS_FLAGS: Final = ("--kubernetes-enable-dra", "--kubernetes-enable-dra=true")
+_TRUE: Final = ("true", "1", "t")
+
+
+def _pod_containers(one: Object) -> list[dict[str, Any]]:
+    return _containers(_walk(one, (*_TEMPLATES.get(one["kind"], ()), "spec", "containers")))
+
+
+def _title(one: Object) -> str:
+    return f"{one['kind']} {_meta(one, 'namespace') or 'default'}/{_meta(one, 'name')}"
 
 
 # --- limits ---------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.importing import bridges, fields, habits, limits, nodeconfigs
+from controller.importing import bridges, fields, habits, limits, nodeconfigs, onlookers
 from controller.importing.assigned import Assignment, Installation, assign, gpu_nodes
 from controller.importing.case import Case
 from controller.importing.choice import FALLBACKS
@@ -101,7 +101,7 @@ def plan_all(
     made = [offer for one in assignment.used for offer in offers[one.name]]
     bridged = bridges.bridge(made, singles, mixed, cluster)
     names = tuple(bridged.manifests)
-    translated = limits.translate(names, cluster, single=_single(assignment, offers))
+    translated = limits.translate(names, cluster, single=_single(assignment, offers), shared=_shared(offers, shares))
     gaps = [
         *found,
         *_of_nodes(assignment),
@@ -109,6 +109,7 @@ def plan_all(
         *_of_fields(assignment, offers, shares, cluster),
         *habits.gaps(habits.World(cluster=cluster, bridged=frozenset(names))),
         *(gap for one in installations for gap in habits.of_environment(one.env, _nodes_of(one, cluster))),
+        *onlookers.gaps(cluster),
         *translated.gaps,
     ]
     return Plan(
@@ -137,6 +138,12 @@ def _single(assignment: Assignment, offers: Mapping[str, list[bridges.Offer]]) -
     used = [offers[one.name] for one in assignment.used]
     exclusive = {offer.resource for same in used for offer in same if offer.strategy == "none"}
     return tuple(sorted(found - exclusive))
+
+
+def _shared(offers: Mapping[str, list[bridges.Offer]], shares: Mapping[str, Shares]) -> tuple[str, ...]:
+    """Name the resources that node configurations share."""
+    found = {offer.resource for name, same in offers.items() if shares[name].replicas for offer in same}
+    return tuple(sorted(found))
 
 
 def _nodes(assignment: Assignment) -> Mapping[str, NodePlan]:
