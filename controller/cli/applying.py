@@ -24,7 +24,7 @@ from controller.cli.wanted import (
     title,
 )
 from controller.importing import Plan
-from dradriver.kube import NODES, Client, ConflictError, KubeError, NotFoundError, Object, Resource
+from dradriver.kube import NODES, Client, ConflictError, InvalidError, KubeError, NotFoundError, Object, Resource
 
 
 class What(StrEnum):
@@ -52,9 +52,8 @@ class Outcome:
     told: str = ""
 
 
-_CRD_MISSING: Final = (
-    "the cluster does not know ExtendedResourceBridges; install them and apply again: kubectl apply -f deploy/crds"
-)
+_INSTALL: Final = "kubectl apply -f deploy/crds"
+_CRD_MISSING: Final = f"the cluster does not know ExtendedResourceBridges; install them and apply again: {_INSTALL}"
 _NAMESPACE_MISSING: Final = (
     f"make the namespace {NODE_CONFIG_NAMESPACE} (kubectl apply -f deploy/rbac.yaml) and apply again"
 )
@@ -171,6 +170,9 @@ def _content(item: Object) -> Object:
 def _told(item: Write, error: KubeError) -> str:
     if isinstance(error, NotFoundError) and item.resource is CONFIG_MAPS:
         return f"{error}; {_NAMESPACE_MISSING}"
+    # A field that the CRD lacks is answered with status 500 by API servers up to 1.37.
+    if item.resource is BRIDGES and (isinstance(error, InvalidError) or "not declared in schema" in str(error)):
+        return f"{error}; where the CRD is older than this program, bring it up to date and apply again: {_INSTALL}"
     if isinstance(error, ConflictError):
         return f"somebody else has set it otherwise ({error.message}); {_remedy(item)}"
     return f"{error}; see to that and apply again"

@@ -203,7 +203,7 @@ def labels(plan: Plan, live: Iterable[Object], served: frozenset[str]) -> Iterat
     """
     for node in live:
         wanted = plan.nodes.get(node["metadata"]["name"])
-        if wanted is None or not wanted.config:
+        if wanted is None or not wanted.planned:
             continue
         found = (node["metadata"].get("labels") or {}).get(LABEL, "")
         if (wanted.label or DEFAULT_NAME) not in served:

@@ -106,6 +106,19 @@ def _foreign(world: World) -> Iterator[Gap]:
 # --- what must be there ---------------------------------------------------------------------------
 
 
+def _server(world: World) -> Iterator[Gap]:
+    version = world.cluster.version
+    if version is not None and version < _FIRST_KUBELET:
+        yield Gap(
+            what=f"nothing serves extended resources through DRA in this cluster, which is Kubernetes {version[0]}."
+            f"{version[1]}",
+            why="a node that has ever had a device plugin gets to DRA from 1.35 on only; older API servers drop "
+            "extendedResourceName of DeviceClasses",
+            todo="upgrade first; 1.35 needs the feature gate DRAExtendedResource, from 1.36 it is on",
+            weight=Weight.BREAKS,
+        )
+
+
 def _kubelets(world: World) -> Iterator[Gap]:
     nodes = gpu_nodes(world.cluster)
     old = [node.name for node in nodes if node.kubelet is not None and node.kubelet < _FIRST_KUBELET]
@@ -281,8 +294,7 @@ def _node_status(world: World) -> Iterator[Gap]:
     yield Gap(
         what="a node's capacity and allocatable tell no GPUs: 0 where a device plugin was, nothing elsewhere",
         why="what DRA offers stands in ResourceSlices, not in the node's status",
-        todo="see to dashboards, billing, autoscalers and operators that read it; a Cluster Autoscaler may take such "
-        "a node with a GPU label for one that never gets ready, and Karpenter does not start nodes for such pods",
+        todo="see to dashboards, billing and operators that read it",
         nodes=world.nodes,
     )
 
@@ -349,6 +361,6 @@ def of_environment(env: Mapping[str, str], nodes: tuple[str, ...]) -> Iterator[G
 
 
 _RULES: Final[tuple[Callable[[World], Iterator[Gap]], ...]] = (
-    _unserved, _foreign, _kubelets, _runtimes, _preemption, _closeness, _scoring, _numa, _initial, _many, _bound,
-    _schedulers, _taints, _terminating, _visible, _runtime_class, _node_status, _labels, _health,
+    _unserved, _foreign, _server, _kubelets, _runtimes, _preemption, _closeness, _scoring, _numa, _initial, _many,
+    _bound, _schedulers, _taints, _terminating, _visible, _runtime_class, _node_status, _labels, _health,
 )  # fmt: skip

@@ -23,10 +23,12 @@ class NodePlan:
     Attributes:
         config: name of its configuration of the device plugin; "" where it has none.
         label: value of the node label for its node configuration; "" where it needs none.
+        planned: whether there is a node configuration for it; not where its own has mistakes, or is missing.
     """
 
     config: str
     label: str = ""
+    planned: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +150,10 @@ def _shared(offers: Mapping[str, list[bridges.Offer]], shares: Mapping[str, Shar
 
 def _nodes(assignment: Assignment) -> Mapping[str, NodePlan]:
     labels = nodeconfigs.labels(assignment)
-    return {node: NodePlan(config=name, label=labels.get(node, "")) for node, name in assignment.names.items()}
+    return {
+        node: NodePlan(config=name, label=labels.get(node, ""), planned=bool(name) and name not in assignment.broken)
+        for node, name in assignment.names.items()
+    }
 
 
 def _of_fields(

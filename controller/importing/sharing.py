@@ -68,8 +68,8 @@ def _lost(offer: Offer, replicas: int) -> str:
     if offer.resource == offer.base:
         return f"{offer.resource} will have one pod for each device instead of {offer.replicas}"
     return (
-        f"{offer.resource} will have no devices, while today each has {offer.replicas} shares; they will be "
-        f"{offer.base}, one pod for each"
+        f"{offer.resource} will have no devices, while today each has {offer.replicas} shares: without shares they "
+        f"count as {offer.base}"
     )
 
 
@@ -204,7 +204,7 @@ def _mig_and_mps(case: Case) -> Iterator[Gap]:
 
 def _shared_mig(case: Case) -> Iterator[Gap]:
     cut = frozenset(offer.resource for offer in case.offers if offer.strategy != "none" and offer.devices != "gpu")
-    if cut:
+    if cut and case.shares.replicas:
         yield case.gap(
             users=[],
             place=f"{_field(case)}.resources",

@@ -13,6 +13,7 @@ from doubles.deviceplugin import daemon_set, node, pod, quota
 from controller.cli.printing import as_yaml
 from controller.importing import Gap, Installation, Plan, plan_all, read, read_cluster
 from controller.importing.choice import FALLBACKS
+from controller.importing.plan import NodePlan
 from controller.importing.sources import ONLY
 
 FOLDER = Path(__file__).resolve().parents[1] / "data/device_plugin"
@@ -63,7 +64,7 @@ def shown(plan: Plan, usual: dict[str, Gap]) -> dict[str, Any]:
         "problems": {key: [str(one) for one in found] for key, found in plan.problems.items()},
         "bridges": {one["spec"]["resourceName"]: _bridge(one) for one in plan.bridges},
         "nodeConfigs": dict(plan.node_configs["configs"]),
-        "nodes": {name: {"config": one.config, "label": one.label} for name, one in plan.nodes.items()},
+        "nodes": {name: _node(one) for name, one in plan.nodes.items()},
         "quotas": list(limits.quotas),
         "ranges": [one["spec"]["limits"] for one in limits.ranges],
         "kueue": limits.kueue.get("resources", {}).get("deviceClassMappings", []),
@@ -73,8 +74,12 @@ def shown(plan: Plan, usual: dict[str, Gap]) -> dict[str, Any]:
     return {part: found for part, found in whole.items() if found}
 
 
+def _node(one: NodePlan) -> dict[str, str]:
+    return {"config": one.config, "label": one.label} if one.planned else {"config": one.config, "not": "planned"}
+
+
 def _bridge(one: Any) -> dict[str, Any]:
-    return {"name": one["metadata"]["name"], **{name: found for name, found in one["spec"].items()}}
+    return {"name": one["metadata"]["name"], **one["spec"]}
 
 
 def _gap(gap: Gap) -> dict[str, Any]:

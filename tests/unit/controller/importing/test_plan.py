@@ -62,7 +62,7 @@ def test_a_label_that_names_nothing_leaves_the_node_out():
     found = gap(made, "the device plugin does not start on n")
     assert (found.nodes, found.weight) == (("n",), Weight.BREAKS)
     assert "names 'b', which the ConfigMap does not have" in found.why
-    assert made.nodes["n"] == NodePlan(config="")
+    assert made.nodes["n"] == NodePlan(config="", planned=False)
 
 
 def test_a_configuration_with_mistakes_leaves_its_nodes_out_and_the_others_are_planned():
