@@ -9,7 +9,7 @@ from controller.cli.wanted import CONFIG_MAPS
 from controller.importing import Source, SourceError
 from controller.importing.installed import Installed, find_plugins
 from controller.importing.sources import ONLY, from_object
-from dradriver.kube import DEVICE_CLASSES, NODES, PODS, ApiError, Client, KubeError, NotFoundError, Resource
+from dradriver.kube import DEVICE_CLASSES, NODES, PODS, ApiError, Client, KubeError, NotFoundError, Object, Resource
 
 _APPS: Final = ("deployments", "Deployment"), ("statefulsets", "StatefulSet"), ("replicasets", "ReplicaSet")
 _CORE: Final = ("resourcequotas", "ResourceQuota"), ("limitranges", "LimitRange")
@@ -85,10 +85,20 @@ def _version(client: Client) -> tuple[int, int] | None:
 def _listed(client: Client, versions: tuple[Resource, ...]) -> Iterator[Mapping[str, Any]]:
     for resource in versions:
         try:
-            return iter(client.list(resource).items)
+            return iter(client.list(resource, project=_needed).items)
         except NotFoundError:
             continue
     return iter(())
+
+
+def _needed(item: Object) -> Object:
+    """Leave out what takes most room and says nothing here: large clusters have a hundred thousand pods."""
+    metadata = {name: value for name, value in item["metadata"].items() if name != "managedFields"}
+    status = {name: value for name, value in (item.get("status") or {}).items() if name in _STATUS}
+    return item | {"metadata": metadata, "status": status}
+
+
+_STATUS: Final = frozenset({"phase", "capacity", "allocatable", "nodeInfo"})
 
 
 def the_plugins(live: Live) -> tuple[Installed, ...]:
