@@ -8,14 +8,11 @@ not shared today.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
 
 from controller.importing import names
 from controller.importing.assigned import Assigned
 from controller.importing.bridges import Offer
-
-MOST_REPLICAS: Final = 256
-"""Of one device in a node configuration."""
+from dradriver.api.node_config import MOST_REPLICAS
 
 
 class Fit(Enum):

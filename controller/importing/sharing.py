@@ -7,7 +7,8 @@ from controller.importing import names
 from controller.importing.bridges import Offer
 from controller.importing.case import Case, Rule, note
 from controller.importing.gaps import Gap, Weight
-from controller.importing.shares import MOST_REPLICAS, Fit, present
+from controller.importing.shares import Fit, present
+from dradriver.api.node_config import MOST_REPLICAS
 
 
 def _shared(case: Case) -> frozenset[str]:
@@ -86,7 +87,7 @@ def _version(case: Case) -> Iterator[Gap]:
         place=f"{_field(case)}.resources",
         what=f"shares of {', '.join(sorted(shared))} need Kubernetes 1.36 or newer{known}",
         why="a share is a part of a device's consumable capacity (feature gate DRAConsumableCapacity), which is on by "
-        "default from 1.36; an API server without it drops what makes a device one for several pods",
+        "default from 1.36; where an API server drops it, each device is for one pod",
         todo="upgrade before these nodes move, or keep them on the device plugin",
     )
 
@@ -110,7 +111,7 @@ def _isolation(case: Case) -> Iterator[Gap]:
         place=place,
         what="a claim of the class gpu.nvidia.com or mig.nvidia.com may get a share of a device, not the whole",
         why="shared devices are devices of these classes, too, and a claim that asks for no capacity gets one share",
-        todo="let such claims choose by the attribute sharing, or ask for the capacity shares",
+        todo="let such claims select devices whose attribute sharing is none, or ask for all of the capacity shares",
     )
 
 

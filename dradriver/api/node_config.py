@@ -31,6 +31,9 @@ MOST_RULES: Final = 64
 MOST_ENTRIES: Final = 256
 """Of one list in a rule."""
 HIGHEST_INDEX: Final = 1023
+FEWEST_REPLICAS: Final = 2
+MOST_REPLICAS: Final = 256
+"""Of one GPU: about as many pods as a node can have."""
 LONGEST_TEXT: Final = 256
 """Characters of a pattern for product names."""
 
@@ -111,6 +114,13 @@ def _expiry(seconds: int) -> int:
     return seconds
 
 
+def _replicas(number: int) -> int:
+    if not FEWEST_REPLICAS <= number <= MOST_REPLICAS:
+        bounds = f"from {FEWEST_REPLICAS} to {MOST_REPLICAS}"
+        raise ValueError(f"must be {bounds}; leave `sharing` out for GPUs that are not shared")
+    return number
+
+
 def _kind_of_profiles(value: object) -> str:
     return _NAMES if isinstance(value, list) else _RULE
 
@@ -157,11 +167,19 @@ class GpuFilter(_Model):
     device_ids: _Optional[_List[Annotated[str, AfterValidator(_device_id)]]] = Field(default=None, alias="deviceIDs")
 
 
-class Sharing(_Model):
-    """How many claims get a device at the same time."""
+class SharingRule(_Model):
+    """That so many claims may use a device at once."""
 
-    replicas: Annotated[int, Field(ge=2)]
-    rename: bool = False
+    replicas: Annotated[int, AfterValidator(_replicas)]
+    rename: _Optional[bool] = None
+
+
+def _is_partitioned_or_shared(rule: "GpuRule") -> "GpuRule":
+    if rule.mig == "dynamic" and rule.sharing is not None:
+        raise ValueError(
+            "has both `mig: dynamic` and `sharing`; a GPU is either cut for claims or shared by them: drop one of these"
+        )
+    return rule
 
 
 class GpuRule(_Model):
@@ -170,13 +188,16 @@ class GpuRule(_Model):
     filter: _Optional[Annotated[GpuFilter, AfterValidator(_finds_something)]] = None
     mig: _Optional[Literal["static", "dynamic", "off"]] = None
     profiles: _Optional[Profiles] = None
-    sharing: _Optional[Sharing] = None
+    sharing: _Optional[SharingRule] = None
+
+
+_Rule = Annotated[GpuRule, AfterValidator(_is_partitioned_or_shared)]
 
 
 class NodeConfig(_Model):
     """What one kind of node offers; what is not named is as the plugin's flags say."""
 
-    gpus: _Optional[Annotated[list[GpuRule], Field(max_length=MOST_RULES), AfterValidator(_can_all_match)]] = None
+    gpus: _Optional[Annotated[list[_Rule], Field(max_length=MOST_RULES), AfterValidator(_can_all_match)]] = None
     order: _Optional[Literal["packed", "spread", "nvidia"]] = None
     publish: _Optional[Literal["full", "lean"]] = None
     health_policy: _Optional[Annotated[str, AfterValidator(_policy_name)]] = None
@@ -209,7 +230,7 @@ _CONFIGS: Final = "configs"
 _POLICIES: Final = "healthPolicies"
 _MOST: Final = {_POLICIES: MOST_POLICIES, _CONFIGS: MOST_CONFIGS}
 _MODELS: Final[Mapping[str, Mapping[int, type[_Model]]]] = {
-    _CONFIGS: {2: NodeConfig, 4: GpuRule, 5: GpuFilter},
+    _CONFIGS: {2: NodeConfig, 4: GpuRule, 5: GpuFilter},  # or SharingRule, see `_fields`
     _POLICIES: {2: HealthPolicy},
 }
 """What stands below a field of the document, at a path of that many steps."""
@@ -309,6 +330,7 @@ _MUST_BE: Final = {
     "list_type": "a list",
     "string_type": "a text",
     "int_type": "a whole number",
+    "bool_type": "true or false",
     "dict_type": "a mapping",
     "model_type": "a mapping",
 }
@@ -458,7 +480,10 @@ _UNITS: Final = {"too_long": "entries", "string_too_long": "characters"}
 
 
 def _fields(path: tuple[Step, ...]) -> list[str]:
-    model = _Document if len(path) == 1 else _MODELS[str(path[0])][len(path) - 1]
+    if path[4:5] == ("sharing",) and path[5:]:
+        model: type[_Model] = SharingRule
+    else:
+        model = _Document if len(path) == 1 else _MODELS[str(path[0])][len(path) - 1]
     return [str(one.alias or name) for name, one in model.model_fields.items()]
 
 

@@ -129,7 +129,7 @@ def test_all_mistakes_are_told_at_once_with_path_value_and_what_is_allowed():
     config = {"gpus": [{"mig": False, "profile": "all"}, {"filter": None}], "order": "random", "publsh": "lean"}
     assert mistakes(config) == [
         "gpus[0].mig: is false; allowed: static, dynamic, off",
-        "gpus[0].profile: is not known; allowed are filter, mig, profiles",
+        "gpus[0].profile: is not known; allowed are filter, mig, profiles, sharing",
         "gpus[1].filter: is empty; give it a value, or leave the field out",
         "order: is 'random'; allowed: packed, spread, nvidia",
         "publsh: is not known; allowed are gpus, order, publish, healthPolicy",
@@ -167,6 +167,51 @@ def test_all_mistakes_are_told_at_once_with_path_value_and_what_is_allowed():
 )
 def test_a_mistake_in_a_configuration(config, told):
     assert mistakes(config) == [told.removeprefix(".")]
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ({"sharing": None}, ".sharing: is empty; give it a value, or leave the field out"),
+        ({"sharing": 4}, ".sharing: is 4; must be a mapping"),
+        ({"sharing": {}}, ".sharing.replicas: is missing"),
+        (
+            {"sharing": {"replicas": 1}},
+            ".sharing.replicas: is 1; must be from 2 to 256; leave `sharing` out for GPUs that are not shared",
+        ),
+        (
+            {"sharing": {"replicas": 257}},
+            ".sharing.replicas: is 257; must be from 2 to 256; leave `sharing` out for GPUs that are not shared",
+        ),
+        ({"sharing": {"replicas": "4"}}, ".sharing.replicas: is '4'; must be a whole number"),
+        ({"sharing": {"replicas": True}}, ".sharing.replicas: is true; must be a whole number"),
+        ({"sharing": {"replicas": 4, "rename": "yes"}}, ".sharing.rename: is 'yes'; must be true or false"),
+        (
+            {"sharing": {"replicas": 4, "rename": None}},
+            ".sharing.rename: is empty; give it a value, or leave the field out",
+        ),
+        (
+            {"sharing": {"replicas": 4, "strategy": "MPS"}},
+            ".sharing.strategy: is not known; allowed are replicas, rename",
+        ),
+        (
+            {"mig": "dynamic", "sharing": {"replicas": 4}},
+            ": has both `mig: dynamic` and `sharing`; a GPU is either cut for claims or shared by them: "
+            "drop one of these",
+        ),
+    ],
+)
+def test_a_mistake_in_sharing(rule, told):
+    assert mistakes({"gpus": [{"filter": {"indices": [0]}}, rule]}) == [f"gpus[1]{told}"]
+
+
+@pytest.mark.parametrize("mig", [None, "static", "off"])
+@pytest.mark.parametrize("replicas", [2, 256])
+def test_gpus_that_are_not_cut_may_be_shared(mig, replicas):
+    rule = {"sharing": {"replicas": replicas, "rename": True}} | ({"mig": mig} if mig else {})
+    config = decode_config({"gpus": [rule]}, name="x")
+    assert config.gpus[0].sharing == node_config.SharingRule(replicas=replicas, rename=True)
+    assert decode_config(node_config.encode_config(config), name="x") == config
 
 
 @pytest.mark.parametrize("name", ["", "Strict", "a_b", "-a", "a-", "x" * 64])

@@ -4,8 +4,7 @@ import pytest
 from doubles.deviceplugin import gap, node, plan, said
 
 from controller.importing import Weight, make_plan, read, read_cluster
-from controller.importing.shares import MOST_REPLICAS
-from dradriver.api.node_config import decode
+from dradriver.api.node_config import MOST_REPLICAS, decode
 
 MIXED, PROFILE, OTHER = "flags: {migStrategy: mixed}\n", "mig-1g.10gb", "mig-2g.20gb"
 
