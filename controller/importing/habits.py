@@ -305,11 +305,11 @@ def _labels(world: World) -> Iterator[Gap]:
     listed = f": {', '.join(chosen)}" if chosen else ""
     yield from world.about(
         selecting,
-        what=f"labels of nodes by which pods choose are kept by GPU feature discovery alone{listed}",
-        why="they are not this driver's; where feature discovery goes with the device plugin they vanish or grow "
-        "stale, and "
-        "gpu.replicas, gpu.sharing-strategy and the suffixes of gpu.product tell of the device plugin's sharing",
-        todo="keep GPU feature discovery on the nodes, or let pods choose by attributes of devices in a claim",
+        what=f"labels of nodes by which pods choose come from GPU feature discovery{listed}",
+        why="where it goes with the device plugin they vanish or grow stale, and gpu.replicas, gpu.sharing-strategy and "
+        "the suffixes of gpu.product tell of the device plugin's sharing",
+        todo="keep GPU feature discovery on the nodes, or start the controller with --node-labels=WhenUnowned, which "
+        "writes those that slices tell where nobody else does",
     )
 
 

@@ -196,8 +196,10 @@ def test_a_mistake_in_a_configuration(config, told):
         ),
         (
             {"mig": "dynamic", "sharing": {"replicas": 4}},
-            ": has both `mig: dynamic` and `sharing`; a GPU is either cut for claims or shared by them: "
-            "drop one of these",
+            (
+                ": has both `mig: dynamic` and `sharing`; a GPU is either cut for claims or shared by them: "
+                "drop one of these"
+            ),
         ),
     ],
 )

@@ -279,7 +279,10 @@ def test_what_nodes_allocate_and_no_configuration_makes_is_told():
             pod("p", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
             "NVIDIA_VISIBLE_DEVICES that the pod sets",
         ),
-        (pod("p", nodeSelector={"nvidia.com/gpu.product": "A100"}), "feature discovery alone: nvidia.com/gpu.product"),
+        (
+            pod("p", nodeSelector={"nvidia.com/gpu.product": "A100"}),
+            "from GPU feature discovery: nvidia.com/gpu.product",
+        ),
     ],
 )
 def test_habits_are_told_of_those_whom_they_touch(one, part):
@@ -559,4 +562,4 @@ def test_a_name_that_could_be_ours_has_another_reason_than_one_that_could_not():
 
 
 def test_labels_are_listed_where_pods_choose_by_them():
-    assert gap(plan(NONE), "feature discovery alone").what.endswith("alone")
+    assert gap(plan(NONE), "from GPU feature discovery").what.endswith("discovery")
