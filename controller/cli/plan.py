@@ -260,8 +260,12 @@ def _from_cluster(values: argparse.Namespace, client: Client) -> _Given:
             installations=(_installation(values, source, {}),),
             cluster=cluster,
         )
-    plugins = live.the_plugins(found)
-    placed = place([plugin.candidate for plugin in plugins], cluster)
+    all_plugins = live.the_plugins(found)
+    placed = place([plugin.candidate for plugin in all_plugins], cluster)
+    pairs = list(zip(all_plugins, placed.nodes, strict=True))
+    # Where nobody has a node, all are planned for none in particular.
+    pairs = [(plugin, nodes) for plugin, nodes in pairs if nodes] or pairs
+    plugins = [plugin for plugin, _ in pairs]
     sources = tuple(live.source_of(client, plugin) for plugin in plugins)
     installations = tuple(
         _installation(
@@ -273,7 +277,7 @@ def _from_cluster(values: argparse.Namespace, client: Client) -> _Given:
             fallbacks=plugin.fallbacks,
             nodes=nodes,
         )
-        for plugin, source, nodes in zip(plugins, sources, placed.nodes, strict=True)
+        for (plugin, nodes), source in zip(pairs, sources, strict=True)
     )
     name = ", ".join(dict.fromkeys(f"ConfigMap {source.name}" for source in sources))
     return _Given(name=name, sources=sources, installations=installations, cluster=cluster, gaps=placed.gaps)

@@ -306,8 +306,8 @@ def _labels(world: World) -> Iterator[Gap]:
     yield from world.about(
         selecting,
         what=f"labels of nodes by which pods choose come from GPU feature discovery{listed}",
-        why="where it goes with the device plugin they vanish or grow stale, and gpu.replicas, gpu.sharing-strategy and "
-        "the suffixes of gpu.product tell of the device plugin's sharing",
+        why="where it goes with the device plugin they vanish or grow stale, and gpu.replicas, gpu.sharing-strategy "
+        "and the suffixes of gpu.product tell of the device plugin's sharing",
         todo="keep GPU feature discovery on the nodes, or start the controller with --node-labels=WhenUnowned, which "
         "writes those that slices tell where nobody else does",
     )

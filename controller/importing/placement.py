@@ -122,7 +122,7 @@ class Placed:
 
     Attributes:
         nodes: of each, in their order; no node is in two of them.
-        gaps: nodes that two of them are for.
+        gaps: nodes that two of them are for, and those that are on no node while others are.
     """
 
     nodes: tuple[frozenset[str], ...]
@@ -140,7 +140,17 @@ def place(candidates: Sequence[Candidate], cluster: Cluster) -> Placed:
         if len(found) > 1:
             several.setdefault(found, []).append(node.name)
     gaps = tuple(_doubled([candidates[index] for index in found], names) for found, names in several.items())
-    return Placed(nodes=tuple(map(frozenset, nodes)), gaps=gaps)
+    idle = [str(one) for one, found in zip(candidates, nodes, strict=True) if any(nodes) and not found]
+    return Placed(nodes=tuple(map(frozenset, nodes)), gaps=(*gaps, *map(_idle, idle)))
+
+
+def _idle(name: str) -> Gap:
+    return Gap(
+        what=f"the device plugin {name} is on no node with GPUs, and has no part in this plan",
+        why="no pod of the DaemonSet runs on one, and it selects none",
+        todo="nothing, or take it away; plan again when it has nodes",
+        weight=Weight.NOTE,
+    )
 
 
 def _on(node: Node, candidates: Sequence[Candidate], cluster: Cluster) -> tuple[int, ...]:

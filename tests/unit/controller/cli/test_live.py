@@ -117,6 +117,15 @@ def test_each_node_has_the_configuration_of_the_plugin_that_is_there(planned, ap
     assert "nodes:   n3" in told.out
 
 
+def test_a_plugin_that_is_on_no_node_does_not_count(planned, api):
+    api.put("daemonsets", daemon_set("left-over", car={}, selector={"no": "where"}))
+    api.put("daemonsets", daemon_set("plugin", env={"MIG_STRATEGY": "single"}))
+    api.put("nodes", node("n1", gpu=8))
+    out = planned().out
+    assert "n1     (file)                        -\n" in out
+    assert "the device plugin gpu-operator/left-over is on no node with GPUs" in out
+
+
 def test_plugins_of_one_name_are_told_apart_by_their_namespace():
     same = [Installed(namespace=namespace, name="plugin") for namespace in ("a", "b")]
     other = Installed(namespace="a", name="other")

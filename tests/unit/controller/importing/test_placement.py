@@ -126,7 +126,7 @@ def test_each_node_has_the_one_that_is_for_it():
 def test_two_for_one_node_are_told_and_the_first_counts():
     found = placed(node("a", gpu=8), node("b", gpu=8), one={}, two={})
     assert found.nodes == ({"a", "b"}, frozenset())
-    (gap,) = found.gaps
+    gap = found.gaps[0]
     assert "gpu-operator/one, gpu-operator/two; the plan goes by gpu-operator/one" in gap.what
     assert gap.nodes == ("a", "b")
 
@@ -134,7 +134,13 @@ def test_two_for_one_node_are_told_and_the_first_counts():
 def test_one_that_runs_goes_before_one_that_would():
     found = placed(node("a", gpu=8), running("two", "a"), one={}, two={"pool": "elsewhere"})
     assert found.nodes == (frozenset(), {"a"})
-    assert found.gaps == ()
+    assert [gap.what for gap in found.gaps] == [
+        "the device plugin gpu-operator/one is on no node with GPUs, and has no part in this plan"
+    ]
+
+
+def test_where_no_node_has_gpus_none_is_said_to_be_idle():
+    assert placed(one={}, two={}).gaps == ()
 
 
 def test_one_whose_pod_is_over_does_not_run():

@@ -281,7 +281,7 @@ def test_what_nodes_allocate_and_no_configuration_makes_is_told():
         ),
         (
             pod("p", nodeSelector={"nvidia.com/gpu.product": "A100"}),
-            "from GPU feature discovery: nvidia.com/gpu.product",
+            "feature discovery: nvidia.com/gpu.product",
         ),
     ],
 )
