@@ -168,7 +168,7 @@ def _apply(values: argparse.Namespace, given: "_Given", client: Client) -> int:
 
 _STATUSES: Final = """Exit status:
   0  done
-  1  a configuration has mistakes, something could not be read, or --apply left something as it is
+  1  a configuration has mistakes, a file or the cluster cannot be read, or --apply left something as it is
   2  the words make no sense
   3  --apply wrote nothing, since something would break: see --accept-gaps
 """
