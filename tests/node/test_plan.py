@@ -60,11 +60,11 @@ def legacy(admin, keeper, space):
     serve(admin, 8)
 
     def remove():
-        keeper.server.kubectl("delete", "daemonset", "-n", space.name, "plugin", "--wait")
+        keeper.server.kubectl("delete", "daemonset", "-n", space.name, "plugin", "--wait", "--ignore-not-found")
         serve(admin, 0)
 
     yield remove
-    serve(admin, 0)
+    remove()
     choose(admin)
     for item in admin.list(BRIDGES).items:
         admin.delete(BRIDGES, item["metadata"]["name"])
