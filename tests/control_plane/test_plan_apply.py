@@ -10,6 +10,7 @@ import yaml
 from doubles.deviceplugin import daemon_set
 from support.bridging import CRD, Controllers, install
 from support.server import Server
+from support.waiting import wait_for
 
 from controller.api import BRIDGES
 from controller.cli.live import DAEMON_SETS
@@ -441,7 +442,8 @@ def test_the_controller_takes_the_bridges_once_a_node_has_moved(world, control_p
     controllers = Controllers(control_plane, server, admin, tmp_path)
     try:
         controllers.start()
-        controllers.wait_reason("gpu", "NoDevices")
+        # Ready already where a node of another test is there still.
+        wait_for(lambda: "Ready" in controllers.conditions("gpu"), "the controller to look at the bridge", seconds=60)
         # The nodes move: the device plugin is gone, slices are there.
         for name in ("plain", "halved", "shared"):
             gone = {GPU: "0", SHARED: "0", MIG: "0"}
