@@ -1,21 +1,21 @@
 """What a plan needs of a running cluster; nothing is changed there."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.cli.files import CommandError
+from controller.cli.wanted import CONFIG_MAPS
 from controller.importing import Source, SourceError
 from controller.importing.installed import Installed, find_plugins
 from controller.importing.sources import ONLY, from_object
-from dradriver.kube import DEVICE_CLASSES, NODES, PODS, ApiError, Client, KubeError, NotFoundError, Resource
+from dradriver.kube import DEVICE_CLASSES, NODES, PODS, ApiError, Client, KubeError, NotFoundError, Object, Resource
 
 _APPS: Final = ("deployments", "Deployment"), ("statefulsets", "StatefulSet"), ("replicasets", "ReplicaSet")
 _CORE: Final = ("resourcequotas", "ResourceQuota"), ("limitranges", "LimitRange")
 _BATCH: Final = ("jobs", "Job"), ("cronjobs", "CronJob")
 
 DAEMON_SETS: Final = Resource(group="apps", version="v1", plural="daemonsets", kind="DaemonSet", namespaced=True)
-CONFIG_MAPS: Final = Resource(group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True)
 
 
 def _queues(group: str, plural: str, kind: str, *versions: str) -> tuple[Resource, ...]:
@@ -47,11 +47,13 @@ class Live:
         objects: all of them.
         plugins: device plugins among them.
         left_out: what could not be read, each a sentence.
+        version: of the API server, major and minor.
     """
 
     objects: tuple[Mapping[str, Any], ...]
     plugins: tuple[Installed, ...]
     left_out: tuple[str, ...]
+    version: tuple[int, int] | None = None
 
 
 def look(client: Client) -> Live:
@@ -70,34 +72,54 @@ def look(client: Client) -> Live:
                 raise CommandError(f"the cluster cannot be read: {error}") from error
             left_out.append(f"{versions[0].plural} are left out: {error}")
     plugins = find_plugins(one for one in objects if one["kind"] == DAEMON_SETS.kind)
-    return Live(objects=tuple(objects), plugins=plugins, left_out=tuple(left_out))
+    return Live(objects=tuple(objects), plugins=plugins, left_out=tuple(left_out), version=_version(client))
+
+
+def _version(client: Client) -> tuple[int, int] | None:
+    try:
+        return client.server_version()
+    except ApiError:
+        return None
 
 
 def _listed(client: Client, versions: tuple[Resource, ...]) -> Iterator[Mapping[str, Any]]:
     for resource in versions:
         try:
-            return iter(client.list(resource).items)
+            return iter(client.list(resource, project=_needed).items)
         except NotFoundError:
             continue
     return iter(())
 
 
-def the_plugin(live: Live) -> Installed:
-    """Give the one device plugin.
+def _needed(item: Object) -> Object:
+    """Leave out what takes most room and says nothing here: large clusters have a hundred thousand pods."""
+    metadata = {name: value for name, value in item["metadata"].items() if name != "managedFields"}
+    status = {name: value for name, value in (item.get("status") or {}).items() if name in _STATUS}
+    return item | {"metadata": metadata, "status": status}
+
+
+_STATUS: Final = frozenset({"phase", "capacity", "allocatable", "nodeInfo"})
+
+
+def the_plugins(live: Live) -> tuple[Installed, ...]:
+    """Give the device plugins.
 
     Raises:
-        CommandError: there is none, or there are several.
+        CommandError: there is none.
     """
-    if len(live.plugins) == 1:
-        return live.plugins[0]
-    if live.plugins:
-        told = ", ".join(map(str, live.plugins))
+    if not live.plugins:
         raise CommandError(
-            f"there are several device plugins: {told}; say with --device-plugin-config which one is meant"
+            "there is no DaemonSet of NVIDIA's device plugin; give its configuration: --device-plugin-config"
         )
-    raise CommandError(
-        "there is no DaemonSet of NVIDIA's device plugin; give its configuration: --device-plugin-config"
-    )
+    return live.plugins
+
+
+def name_of(plugin: Installed, plugins: Sequence[Installed]) -> str:
+    """Tell a device plugin from the others of the cluster; "" for the only one."""
+    if len(plugins) == 1:
+        return ""
+    alone = sum(one.name == plugin.name for one in plugins) == 1
+    return plugin.name if alone else f"{plugin.namespace}.{plugin.name}"
 
 
 def source_of(client: Client, plugin: Installed) -> Source:

@@ -5,37 +5,49 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 from controller.cli import live, report
+from controller.cli.applying import apply
 from controller.cli.files import CommandError, read_configuration, read_objects
 from controller.cli.printing import tell, write
 from controller.importing import (
     Cluster,
     ClusterError,
+    Gap,
+    Installation,
+    Plan,
     Reading,
     Source,
     SourceError,
-    make_plan,
+    plan_all,
     read,
     read_cluster,
     read_source,
 )
 from controller.importing.choice import FALLBACKS
 from controller.importing.environment import KNOWN
+from controller.importing.placement import place
 from dradriver.api import PROFILE_NAME
-from dradriver.kube import KubeError
+from dradriver.kube import Client, KubeError
 
 NAME = "kubectl dra plan"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the words say; returns the exit status: 1 for mistakes in a file, 2 for mistakes in the words."""
+    """Do what the words say.
+
+    Returns:
+        the exit status: 0; 1 for mistakes in a configuration, or where something could not be read or was not written;
+        2 for mistakes in the words; 3 where --apply was refused and nothing was written.
+    """
     parser = _parser()
     values = parser.parse_args(arguments)
     if not values.device_plugin_config and not values.from_cluster:
         parser.error("give --device-plugin-config or --from-cluster, or both")
     if values.objects and values.from_cluster:
         parser.error("give --objects or --from-cluster, not both")
+    _check_apply(parser, values)
     try:
         return _plan(values)
     except CommandError as error:
@@ -43,8 +55,38 @@ def main(arguments: Sequence[str]) -> int:
         return 1
 
 
+def _add_applying(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--apply",
+        action="store_true",
+        help="write bridges, node configurations and labels of nodes into the cluster; never by force",
+    )
+    group.add_argument("--dry-run", action="store_true", help="let the API server check it, and store nothing")
+    group.add_argument(
+        "--accept-gaps",
+        action="store_true",
+        help="write although configurations have mistakes, or pods will break when their node moves",
+    )
+    group.add_argument("--with-quotas", action="store_true", help="write the additional quotas, too")
+
+
+def _check_apply(parser: argparse.ArgumentParser, values: argparse.Namespace) -> None:
+    if values.apply and not values.from_cluster:
+        parser.error("--apply needs --from-cluster: what is written depends on the nodes that there are")
+    if values.apply and values.output:
+        parser.error("give --apply, which tells what became of each object, or -o")
+    if not values.apply and (values.dry_run or values.accept_gaps or values.with_quotas):
+        parser.error("--dry-run, --accept-gaps and --with-quotas belong to --apply")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog=NAME,
+        description=__doc__,
+        epilog=_STATUSES,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--device-plugin-config",
         metavar="FILE",
@@ -88,27 +130,58 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="a MIG profile that nodes with the strategy mixed have; may be given again",
     )
-    parser.add_argument(
-        "-o", "--output", choices=("table", "yaml"), default="table", help="for people, or for kubectl (default: table)"
-    )
+    parser.add_argument("-o", "--output", choices=("table", "yaml"), help="for people, or for kubectl (default: table)")
+    _add_applying(parser.add_argument_group("to change the cluster"))
     return parser
 
 
 def _plan(values: argparse.Namespace) -> int:
-    given = _from_cluster(values) if values.from_cluster else _from_files(values)
-    readings = {key: read(text, env=given.env) for key, text in given.source.texts.items()}
-    mistakes = [*given.source.problems, *_mistakes(given.source, readings)]
-    tell(f"{given.name}: {mistake}" for mistake in mistakes)
-    plan = make_plan(
-        readings,
-        given.cluster,
-        default=given.default,
-        fallbacks=given.fallbacks,
-        profiles=values.profile,
-        env=given.env,
-    )
+    if not values.from_cluster:
+        return _show(values, _from_files(values))
+    with closing(_connected(values)) as client:
+        given = _from_cluster(values, client)
+        return _apply(values, given, client) if values.apply else _show(values, given)
+
+
+def _show(values: argparse.Namespace, given: "_Given") -> int:
+    mistakes = _told(given)
+    plan = _made(values, given)
     write(report.to_yaml(plan, source=given.name) if values.output == "yaml" else report.to_tables(plan))
-    return 1 if mistakes else 0
+    return FAILED if mistakes else 0
+
+
+def _apply(values: argparse.Namespace, given: "_Given", client: Client) -> int:
+    mistakes = _told(given)
+    plan = _made(values, given)
+    if (mistakes or plan.breaking) and not values.accept_gaps:
+        write(report.to_gaps(plan.breaking))
+        tell([f"{NAME}: {_REFUSED}"])
+        return REFUSED
+    outcomes = []
+    for outcome in apply(client, plan, dry_run=values.dry_run, quotas=values.with_quotas):
+        outcomes.append(outcome)
+        if outcome.told:
+            tell([f"{NAME}: {outcome.object}: {outcome.told}"])
+    write(report.to_outcomes(outcomes, dry_run=values.dry_run))
+    return FAILED if mistakes or any(one.told for one in outcomes) else 0
+
+
+_STATUSES: Final = """Exit status:
+  0  done
+  1  a configuration has mistakes, a file or the cluster cannot be read, or --apply left something as it is
+  2  the words make no sense
+  3  --apply wrote nothing, since something would break: see --accept-gaps
+"""
+
+FAILED: Final = 1
+"""Exit status: a configuration has mistakes, the cluster cannot be read, or something was left as it is."""
+REFUSED: Final = 3
+"""Exit status: nothing was written, since something would break and nobody has said that it may."""
+
+_REFUSED: Final = (
+    "nothing was written: the configurations have mistakes, or what is told above breaks pods of nodes that move; "
+    "correct it, or say --accept-gaps"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,55 +189,98 @@ class _Given:
     """What the plan is made of.
 
     Attributes:
-        name: of the source, for people.
-        source: configurations.
-        cluster: nodes and all that; None for no cluster in particular.
-        env: of the device plugin's container.
-        default: DEFAULT_CONFIG of the side-car.
-        fallbacks: FALLBACK_STRATEGIES of the side-car.
+        name: of the sources, for people.
+        sources: configurations, one for each installation.
+        installations: the device plugins.
+        cluster: nodes and all that; an empty one for no cluster in particular.
+        gaps: that were found on the way.
     """
 
     name: str
-    source: Source
-    cluster: Cluster | None
-    env: Mapping[str, str]
-    default: str
-    fallbacks: tuple[str, ...]
+    sources: tuple[Source, ...]
+    installations: tuple[Installation, ...]
+    cluster: Cluster
+    gaps: tuple[Gap, ...] = ()
+
+
+def _made(values: argparse.Namespace, given: _Given) -> Plan:
+    return plan_all(given.installations, given.cluster, profiles=values.profile, found=given.gaps)
+
+
+def _told(given: _Given) -> bool:
+    """Tell the mistakes of configurations; returns whether there are any."""
+    mistakes = []
+    for source, one in zip(given.sources, given.installations, strict=True):
+        name = source.name if len(given.sources) > 1 else given.name
+        mistakes += [f"{name}: {mistake}" for mistake in (*source.problems, *_mistakes(source, one.readings))]
+    tell(mistakes)
+    return bool(mistakes)
 
 
 def _from_files(values: argparse.Namespace) -> _Given:
+    source = _source(values.device_plugin_config)
     return _Given(
         name=_named(values.device_plugin_config),
-        source=_source(values.device_plugin_config),
-        cluster=_cluster(values.objects),
-        env=dict(values.env),
-        default=values.default_config or "",
-        fallbacks=values.fallbacks or FALLBACKS,
+        sources=(source,),
+        installations=(_installation(values, source, {}),),
+        cluster=_cluster(values.objects) or Cluster(),
     )
 
 
-def _from_cluster(values: argparse.Namespace) -> _Given:
-    """Read the cluster; what the words say goes before what is found there."""
+def _installation(values: argparse.Namespace, source: Source, env: Mapping[str, str], **more: Any) -> Installation:
+    """Put together one device plugin; what the words say goes before what was found."""
+    env = {**env, **dict(values.env)}
+    given = {"default": values.default_config, "fallbacks": values.fallbacks}
+    return Installation(
+        readings={key: read(text, env=env) for key, text in source.texts.items()},
+        env=env,
+        **more | {name: value for name, value in given.items() if value},
+    )
+
+
+def _connected(values: argparse.Namespace) -> Client:
     # The library that reads kubeconfigs takes long to load.
     from dradriver.kube.connection import connect  # noqa: PLC0415
 
     try:
-        client = connect(values.kubeconfig, user_agent="kubectl-dra")
+        return connect(values.kubeconfig, user_agent="kubectl-dra")
     except KubeError as error:
         raise CommandError(str(error)) from error
-    with closing(client):
-        found = live.look(client)
-        tell(f"{NAME}: {one}" for one in found.left_out)
-        plugin = None if values.device_plugin_config else live.the_plugin(found)
-        source = live.source_of(client, plugin) if plugin else _source(values.device_plugin_config)
-    return _Given(
-        name=f"ConfigMap {source.name}" if plugin else _named(values.device_plugin_config),
-        source=source,
-        cluster=read_cluster(found.objects),
-        env={**(plugin.env if plugin else {}), **dict(values.env)},
-        default=values.default_config or (plugin.default if plugin else ""),
-        fallbacks=values.fallbacks or (plugin.fallbacks if plugin else FALLBACKS),
+
+
+def _from_cluster(values: argparse.Namespace, client: Client) -> _Given:
+    found = live.look(client)
+    tell(f"{NAME}: {one}" for one in found.left_out)
+    cluster = read_cluster(found.objects, version=found.version)
+    if values.device_plugin_config:
+        source = _source(values.device_plugin_config)
+        return _Given(
+            name=_named(values.device_plugin_config),
+            sources=(source,),
+            installations=(_installation(values, source, {}),),
+            cluster=cluster,
+        )
+    all_plugins = live.the_plugins(found)
+    placed = place([plugin.candidate for plugin in all_plugins], cluster)
+    pairs = list(zip(all_plugins, placed.nodes, strict=True))
+    # Where nobody has a node, all are planned for none in particular.
+    pairs = [(plugin, nodes) for plugin, nodes in pairs if nodes] or pairs
+    plugins = [plugin for plugin, _ in pairs]
+    sources = tuple(live.source_of(client, plugin) for plugin in plugins)
+    installations = tuple(
+        _installation(
+            values,
+            source,
+            plugin.env,
+            name=live.name_of(plugin, plugins),
+            default=plugin.default,
+            fallbacks=plugin.fallbacks,
+            nodes=nodes,
+        )
+        for (plugin, nodes), source in zip(pairs, sources, strict=True)
     )
+    name = ", ".join(dict.fromkeys(f"ConfigMap {source.name}" for source in sources))
+    return _Given(name=name, sources=sources, installations=installations, cluster=cluster, gaps=placed.gaps)
 
 
 def _source(file: str) -> Source:
@@ -174,7 +290,7 @@ def _source(file: str) -> Source:
         raise CommandError(f"{_named(file)}: {error}") from error
 
 
-def _mistakes(source: Source, readings: dict[str, Reading]) -> list[str]:
+def _mistakes(source: Source, readings: Mapping[str, Reading]) -> list[str]:
     found = []
     for key, reading in readings.items():
         place = source.place(key)

@@ -5,31 +5,22 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from controller.cli.applying import Outcome
 from controller.cli.printing import WIDTH, aligned, as_yaml, plain, remark, some
+from controller.cli.wanted import LABEL, NODE_CONFIG_MAP, NODE_CONFIG_NAMESPACE, config_map
 from controller.importing import Gap, Plan
 
-NODE_CONFIG_MAP: Final = "dradriver-node-config"
-NODE_CONFIG_NAMESPACE: Final = "dradriver"
-NODE_CONFIG_KEY: Final = "nodes.yaml"
-
-_LABEL: Final = "dradriver.dev/config"
 _CAUTION: Final = (
-    f"Where there is a ConfigMap {NODE_CONFIG_NAMESPACE}/{NODE_CONFIG_MAP} already, put the configurations into it by "
-    "hand:\n"
-    "applied, this one would take its place."
+    f"Where there is a ConfigMap {NODE_CONFIG_NAMESPACE}/{NODE_CONFIG_MAP} already, `kubectl apply` puts this one in "
+    "its place;\n`kubectl dra plan --apply` adds to it."
 )
 
 
 def manifests(plan: Plan) -> Iterator[Mapping[str, Any]]:
     """Give the objects that the plan wants: bridges, node configurations, quotas."""
     yield from plan.bridges
-    if plan.node_configs["configs"]:
-        yield {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": NODE_CONFIG_MAP, "namespace": NODE_CONFIG_NAMESPACE},
-            "data": {NODE_CONFIG_KEY: as_yaml(plan.node_configs)},
-        }
+    if (made := config_map(plan)) is not None:
+        yield made
     yield from plan.limits.quotas
 
 
@@ -57,7 +48,7 @@ def _label_remarks(plan: Plan) -> str:
 def _label_commands(plan: Plan) -> Iterator[str]:
     for node, wanted in plan.nodes.items():
         if wanted.label:
-            yield f"kubectl label node {shlex.quote(node)} {_LABEL}={wanted.label}"
+            yield f"kubectl label node {shlex.quote(node)} {LABEL}={wanted.label}"
 
 
 def _snippets(plan: Plan) -> Iterator[str]:
@@ -84,20 +75,31 @@ def _bridges(plan: Plan) -> str:
     rows: list[tuple[str, ...]] = [("BRIDGE", "RESOURCE", "MODE", "DEVICES")]
     for one in plan.bridges:
         spec = one["spec"]
-        select = ", ".join(f"{name}: {value}" for name, value in spec["select"].items())
+        select = ", ".join(f"{name}: {_word(value)}" for name, value in spec["select"].items())
         rows.append((one["metadata"]["name"], spec["resourceName"], spec["mode"], select))
     return _table(rows)
 
 
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _configs(plan: Plan) -> str:
-    rows: list[tuple[str, ...]] = [("NODE CONFIGURATION", "MIG", "ORDER")]
+    rows: list[tuple[str, ...]] = [("NODE CONFIGURATION", "MIG", "SHARES", "ORDER")]
     for name, config in plan.node_configs["configs"].items():
-        rows.append((name, config["gpus"][0]["mig"], config.get("order", "-")))
+        rule = config["gpus"][0]
+        rows.append((name, rule["mig"], _shares(rule.get("sharing")), config.get("order", "-")))
     return _table(rows)
 
 
+def _shares(sharing: Mapping[str, Any] | None) -> str:
+    if sharing is None:
+        return "-"
+    return f"{sharing['replicas']}, renamed" if sharing["rename"] else str(sharing["replicas"])
+
+
 def _nodes(plan: Plan) -> str:
-    rows: list[tuple[str, ...]] = [("NODE", "DEVICE PLUGIN CONFIGURATION", f"LABEL {_LABEL}")]
+    rows: list[tuple[str, ...]] = [("NODE", "DEVICE PLUGIN CONFIGURATION", f"LABEL {LABEL}")]
     rows += [(name, one.config or "none", one.label or "-") for name, one in plan.nodes.items()]
     return _table(rows)
 
@@ -112,6 +114,11 @@ def _quotas(plan: Plan) -> str:
 
 def _table(rows: list[tuple[str, ...]]) -> str:
     return aligned([[plain(cell) for cell in row] for row in rows]) if len(rows) > 1 else ""
+
+
+def to_gaps(gaps: Sequence[Gap]) -> str:
+    """Write gaps alone, for people; "" for none."""
+    return _gaps(gaps) if gaps else ""
 
 
 def _gaps(gaps: Sequence[Gap]) -> str:
@@ -141,3 +148,9 @@ def _wrapped(head: str, text: str) -> list[str]:
     return textwrap.wrap(
         text, WIDTH - 2, initial_indent=head, subsequent_indent=" " * (4 if head[0] == "[" else len(head))
     ) or [head]
+
+
+def to_outcomes(outcomes: Sequence[Outcome], *, dry_run: bool) -> str:
+    """Write what became of each object, one line for each."""
+    mark = " (dry run)" if dry_run else ""
+    return _table([("OBJECT", "RESULT"), *((one.object, f"{one.what}{mark}") for one in outcomes)])

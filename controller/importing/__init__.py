@@ -3,11 +3,12 @@
 Pure: plain data comes in, plain data goes out; whoever calls knows where it comes from.
 """
 
+from controller.importing.assigned import Installation
 from controller.importing.choice import Choice, choose
 from controller.importing.cluster import Cluster, ClusterError, read_cluster
 from controller.importing.deviceplugin import Config, Reading, read
 from controller.importing.gaps import Gap, Weight
-from controller.importing.plan import Plan, make_plan
+from controller.importing.plan import Plan, make_plan, plan_all
 from controller.importing.sources import Source, SourceError, read_source
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "ClusterError",
     "Config",
     "Gap",
+    "Installation",
     "Plan",
     "Reading",
     "Source",
@@ -23,6 +25,7 @@ __all__ = [
     "Weight",
     "choose",
     "make_plan",
+    "plan_all",
     "read",
     "read_cluster",
     "read_source",

@@ -1,17 +1,42 @@
 """Who has which configuration: nodes sorted by what the device plugin does on them."""
 
-from collections.abc import Collection, Iterator, Mapping
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller.importing.choice import LABEL, Choice, choose
+from controller.importing.choice import FALLBACKS, LABEL, Choice, choose
 from controller.importing.cluster import Cluster, Node
 from controller.importing.deviceplugin import Config, Reading
 from controller.importing.sources import ONLY
+from dradriver.api.node_config import DEFAULT_NAME, is_name
+from dradriver.api.problems import Problem
 
 EMPTY_NAME = "(empty)"
 FILE_NAME = "(file)"
 
+_EMPTY_LABEL = "device-plugin-empty"
 _GPU_LABELS = ("nvidia.com/gpu.present", "nvidia.com/gpu.deploy.device-plugin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """One device plugin: what it was started with, and where.
+
+    Attributes:
+        name: tells it from others; "" where it is the only one.
+        readings: key in its ConfigMap, or `ONLY`, to what was read there.
+        default: what its side-car was started with as DEFAULT_CONFIG.
+        fallbacks: and as FALLBACK_STRATEGIES.
+        env: environment of its container, with which the readings were made.
+        nodes: names of the nodes where it is; None for all that have GPUs.
+    """
+
+    name: str = ""
+    readings: Mapping[str, Reading]
+    default: str = ""
+    fallbacks: Collection[str] = FALLBACKS
+    env: Mapping[str, str] = field(default_factory=dict)
+    nodes: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +44,18 @@ class Assigned:
     """A configuration with the nodes that have it.
 
     Attributes:
-        name: for people: the key in the ConfigMap, or one of the names above.
+        name: for people: the key in the ConfigMap, or one of the names above, behind the plugin's where there are
+            several.
+        label: name of the node configuration that is made of it, and value of the label of nodes that have it.
         config: what it says.
+        ignored: what the device plugin passes over in it.
         nodes: that have it; none where no cluster was looked at.
     """
 
     name: str
+    label: str = ""
     config: Config
+    ignored: tuple[Problem, ...] = ()
     nodes: tuple[Node, ...] = ()
 
     @property
@@ -41,14 +71,25 @@ class Assignment:
     Attributes:
         used: configurations that nodes have; all sound ones where no cluster was looked at.
         unused: sound configurations that no node has.
-        choices: node to what it has.
-        fallback: what a node without a label has.
+        names: node to the name of what it has, with mistakes or without; "" where the plugin does not start.
+        troubles: node to why the plugin does not start there.
+        broken: names of configurations with mistakes, and the nodes that have them.
+        fallback: name of what a node without a label has; "" for none, or where there are several plugins.
+        bare: nodes with GPUs where no plugin is.
     """
 
     used: tuple[Assigned, ...]
     unused: tuple[Assigned, ...] = ()
-    choices: Mapping[str, Choice] = field(default_factory=dict)
-    fallback: Choice
+    names: Mapping[str, str] = field(default_factory=dict)
+    troubles: Mapping[str, str] = field(default_factory=dict)
+    broken: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fallback: str = ""
+    bare: tuple[Node, ...] = ()
+
+    @property
+    def all(self) -> tuple[Assigned, ...]:
+        """Used or not."""
+        return (*self.used, *self.unused)
 
 
 def gpu_nodes(cluster: Cluster) -> Iterator[Node]:
@@ -59,47 +100,78 @@ def gpu_nodes(cluster: Cluster) -> Iterator[Node]:
             yield node
 
 
-def assign(
-    readings: Mapping[str, Reading],
-    cluster: Cluster,
-    *,
-    default: str = "",
-    fallbacks: Collection[str],
-) -> Assignment:
+def assign(installations: Sequence[Installation], cluster: Cluster) -> Assignment:
     """Sort the nodes of a cluster by configuration.
 
     Args:
-        readings: key in the ConfigMap to what was read there.
+        installations: the device plugins; no node is on two of them.
         cluster: with nodes, or without any.
-        default: see `choose`.
-        fallbacks: see `choose`.
     """
-    keys = readings.keys()
     nodes = list(gpu_nodes(cluster))
-    choices = {node.name: choose(keys, node.labels, default=default, fallbacks=fallbacks) for node in nodes}
-    sound = {key: reading.config for key, reading in readings.items() if reading.config is not None}
-    used = []
-    for key, config in sound.items():
-        having = tuple(node for node in nodes if _has(choices[node.name], key))
-        used.append(Assigned(name=key or FILE_NAME, config=config, nodes=having))
-    bare = tuple(node for node in nodes if choices[node.name].empty)
-    fallback = choose(keys, {}, default=default, fallbacks=fallbacks)
-    if bare or (not nodes and fallback.empty):
-        used.append(Assigned(name=EMPTY_NAME, config=Config(), nodes=bare))
+    found: list[Assigned] = []
+    names: dict[str, str] = {}
+    troubles: dict[str, str] = {}
+    broken: dict[str, tuple[str, ...]] = {}
+    for one in installations:
+        own = [node for node in nodes if one.nodes is None or node.name in one.nodes]
+        choices = {node.name: _choose(one, node.labels) for node in own}
+        found += _assigned(one, own, choices, everywhere=not nodes)
+        names |= {name: _name(one, choice) for name, choice in choices.items()}
+        troubles |= {name: choice.trouble for name, choice in choices.items() if choice.key is None}
+        broken |= _broken(one, choices)
     return Assignment(
-        used=tuple(one for one in used if one.nodes or not nodes),
-        unused=tuple(one for one in used if nodes and not one.nodes),
-        choices=choices,
-        fallback=fallback,
+        used=tuple(one for one in found if one.nodes or not nodes),
+        unused=tuple(one for one in found if nodes and not one.nodes),
+        names=names,
+        troubles=troubles,
+        broken=broken,
+        fallback=_name(installations[0], _choose(installations[0], {})) if len(installations) == 1 else "",
+        bare=tuple(node for node in nodes if node.name not in names),
     )
 
 
-def _has(choice: Choice, key: str) -> bool:
-    return choice.key == key and not choice.empty
+def _choose(one: Installation, labels: Mapping[str, str]) -> Choice:
+    return choose(one.readings.keys(), labels, default=one.default, fallbacks=one.fallbacks)
 
 
-def name_of(choice: Choice) -> str:
-    """Name a configuration for people."""
-    if choice.empty:
-        return EMPTY_NAME
-    return FILE_NAME if choice.key == ONLY else str(choice.key)
+def _assigned(
+    one: Installation, nodes: list[Node], choices: Mapping[str, Choice], *, everywhere: bool
+) -> Iterator[Assigned]:
+    for key, reading in one.readings.items():
+        if reading.config is not None:
+            choice = Choice(key=key)
+            having = tuple(node for node in nodes if choices[node.name] == choice)
+            yield _made(one, choice, reading.config, having, reading.ignored)
+    empty = Choice(key="", empty=True)
+    bare = tuple(node for node in nodes if choices[node.name] == empty)
+    if bare or (everywhere and _choose(one, {}) == empty):
+        yield _made(one, empty, Config(), bare)
+
+
+def _made(
+    one: Installation, choice: Choice, config: Config, nodes: tuple[Node, ...], ignored: tuple[Problem, ...] = ()
+) -> Assigned:
+    return Assigned(name=_name(one, choice), label=_label(one, choice), config=config, nodes=nodes, ignored=ignored)
+
+
+def _broken(one: Installation, choices: Mapping[str, Choice]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for node, choice in choices.items():
+        if choice.key is not None and not choice.empty and one.readings[choice.key].config is None:
+            found[_name(one, choice)] = (*found.get(_name(one, choice), ()), node)
+    return found
+
+
+def _name(one: Installation, choice: Choice) -> str:
+    """Name a configuration for people; "" for none."""
+    if choice.key is None:
+        return ""
+    own = EMPTY_NAME if choice.empty else FILE_NAME if choice.key == ONLY else choice.key
+    return f"{one.name}/{own}" if one.name else own
+
+
+def _label(one: Installation, choice: Choice) -> str:
+    """Name a node configuration; a name that no label can hold is shortened to one that can."""
+    own = _EMPTY_LABEL if choice.empty else choice.key or ""
+    name = ".".join(filter(None, (one.name, own))) or DEFAULT_NAME
+    return name if is_name(name) else f"config-{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:10]}"

@@ -2,10 +2,10 @@
 
 A bridge, and the DeviceClass that comes of it, is the same on all nodes, while a configuration is one node's. So what
 one name means on different nodes has to be said by attributes of devices; where they cannot say it, the bridge is the
-narrower one, and the gap is told.
+narrower one, and the gap is told. Which devices have a name for what is shared, their attribute `renamed` says.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -161,9 +161,8 @@ def bridge(found: Iterable[Offer], singles: Iterable[Assigned], mixed: Iterable[
     for resource in dict.fromkeys(offer.resource for offer in world.offers):
         same = [offer for offer in world.offers if offer.resource == resource]
         devices, told = _devices(same, world)
-        sharing, more = _sharing(same, world)
-        manifests[resource] = _manifest(resource, _joined(devices, sharing))
-        gaps += [*told, *more, *_carried(resource, cluster)]
+        manifests[resource] = _manifest(resource, devices | {"renamed": _is_renamed(same[0])})
+        gaps += [*told, *_carried(resource, cluster)]
     return Bridged(manifests=manifests, gaps=tuple(gaps))
 
 
@@ -184,12 +183,6 @@ def _manifest(resource: str, select: dict[str, Any]) -> Manifest:
         "metadata": {"name": names.bridge_of(resource)},
         "spec": {"resourceName": resource, "select": select, "mode": _WHEN_READY},
     }
-
-
-def _joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Put two selections together; there is one place for an expression."""
-    expressions = [f"({select['cel']})" for select in (one, other) if "cel" in select]
-    return one | other | ({"cel": " && ".join(expressions)} if len(expressions) > 1 else {})
 
 
 # --- which devices --------------------------------------------------------------------------------
@@ -215,13 +208,12 @@ def _devices(same: list[Offer], world: _World) -> tuple[dict[str, Any], list[Gap
 def _has_rivals(same: list[Offer], world: _World) -> bool:
     """Tell whether instances under names of their own could be taken for those that this name means.
 
-    Under a name for what is shared, only those are that are shared in the same way: the attribute `sharing` tells.
+    Devices behind a name for what is shared say so: the attribute `renamed` tells them from all others.
     """
     mixed = [offer for offer in world.offers if offer.mig == "mixed"]
     if not _is_renamed(same[0]):
         return bool(mixed)
-    mine = {offer.strategy for offer in same}
-    return any(offer.devices == "mig" and offer.strategy in mine for offer in mixed)
+    return any(offer.devices == "mig" and _is_renamed(offer) for offer in mixed)
 
 
 def _is_renamed(offer: Offer) -> bool:
@@ -248,47 +240,6 @@ def _ambiguous(resource: str, cut: list[Offer], both: set[str], cluster: Cluster
         nodes=tuple(node for offer in cut for node in offer.nodes),
         users=cluster.using(resource),
         limits=cluster.limiting(resource),
-    )
-
-
-# --- shared how -----------------------------------------------------------------------------------
-
-
-def _sharing(same: list[Offer], world: _World) -> tuple[dict[str, Any], list[Gap]]:
-    """Tell devices under this name from the same devices under the other one, with or without `.shared`."""
-    mine = {offer.strategy for offer in same}
-    others = [offer for offer in world.offers if offer.base == same[0].base and offer.resource != same[0].resource]
-    foreign = {offer.strategy for offer in others}
-    renamed = _is_renamed(same[0])
-    if not foreign and not renamed:
-        return {}, []
-    own = sorted(mine - foreign) or [min(mine) if renamed else "none"]
-    told = [_mistaken(same, others, mine & foreign, world.cluster)] if mine & foreign else []
-    if len(own) == 1:
-        return {"sharing": own[0]}, told
-    return {"cel": _cel_of_strategies(own)}, told
-
-
-def _cel_of_strategies(strategies: Sequence[str]) -> str:
-    """Say it in CEL; a device without the attribute is not shared."""
-    listed = ", ".join(f"'{strategy}'" for strategy in strategies)
-    missing, given = f"!has({_ATTRIBUTES}.sharing)", f"{_ATTRIBUTES}.sharing in [{listed}]"
-    return f"{missing} || {given}" if "none" in strategies else f"{missing[1:]} && {given}"
-
-
-def _mistaken(same: list[Offer], others: list[Offer], both: set[Strategy], cluster: Cluster) -> Gap:
-    told = (same[0].resource, others[0].resource)
-    return Gap(
-        what=f"devices that are shared by {', '.join(sorted(both))} have two names, {' and '.join(sorted(told))}, and "
-        f"only {names.shared(same[0].base)} will find them",
-        why="renameByDefault differs between nodes, and a device does not tell under which name it is meant",
-        todo="give all nodes that share in this way the same renameByDefault before they move",
-        weight=Weight.BREAKS,
-        place="sharing.renameByDefault",
-        configs=tuple(offer.config for offer in (*same, *others) if offer.strategy in both),
-        nodes=tuple(node for offer in (*same, *others) if offer.strategy in both for node in offer.nodes),
-        users=cluster.using(*told),
-        limits=cluster.limiting(*told),
     )
 
 

@@ -51,6 +51,7 @@ class Node:
             of layouts that are gone stay with 0.
         kubelet: version of the kubelet, major and minor; None where that is not known.
         containerd: the same of containerd; None for another runtime, too.
+        taints: key, value and effect of each.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Node:
     resources: Mapping[str, int] = field(default_factory=dict)
     kubelet: Version | None = None
     containerd: Version | None = None
+    taints: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,10 @@ class Cluster:
         classes: extended resource to the names of the DeviceClasses that carry it.
         topologies: Kueue's topologies, by name.
         claim_quotas: quotas that count claims as objects.
+        version: of Kubernetes, major and minor; None where that is not known.
+        autoscalers: Deployments of the Cluster Autoscaler.
+        exporters: DaemonSets of dcgm-exporter that are not told to read claims.
+        daemon_pods: namespace and name of a DaemonSet, and a node where a pod of it runs.
     """
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -134,6 +140,10 @@ class Cluster:
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     topologies: tuple[str, ...] = ()
     claim_quotas: tuple[Limit, ...] = ()
+    version: Version | None = None
+    autoscalers: tuple[str, ...] = ()
+    exporters: tuple[str, ...] = ()
+    daemon_pods: frozenset[tuple[str, str, str]] = frozenset()
 
     def using(self, *resources: str) -> tuple[str, ...]:
         """Name those who ask for one of these resources."""
@@ -144,8 +154,12 @@ class Cluster:
         return tuple(str(limit) for limit in self.limits if limit.hard.keys() & set(resources))
 
 
-def read_cluster(objects: Iterable[object]) -> Cluster:
+def read_cluster(objects: Iterable[object], *, version: Version | None = None) -> Cluster:
     """Take from objects what matters; lists among them are opened.
+
+    Args:
+        objects: of Kubernetes.
+        version: of the API server, where one was asked.
 
     Raises:
         ClusterError: something has no kind.
@@ -167,6 +181,10 @@ def read_cluster(objects: Iterable[object]) -> Cluster:
         classes=classes,
         topologies=tuple(_meta(one, "name") for one in found if one["kind"] == "Topology"),
         claim_quotas=tuple(limit for limit in limits if _COUNTED_CLAIMS in limit.keys),
+        version=version,
+        autoscalers=tuple(_title(one) for one in found if _runs(one, "Deployment", "cluster-autoscaler")),
+        exporters=tuple(_title(one) for one in found if _runs(one, "DaemonSet", "dcgm-exporter") and not _reads(one)),
+        daemon_pods=frozenset(each for one in found if (each := _daemon_pod(one)) is not None),
     )
 
 
@@ -199,7 +217,12 @@ def _node(one: Object) -> Node:
         resources=_positive(told),
         kubelet=_version(info.get("kubeletVersion"), "v"),
         containerd=_version(info.get("containerRuntimeVersion"), "containerd://"),
+        taints=tuple(_taint(_map(taint)) for taint in _list(_map(one.get("spec")).get("taints"))),
     )
+
+
+def _taint(taint: Object) -> tuple[str, str, str]:
+    return _text(taint.get("key")), _text(taint.get("value")), _text(taint.get("effect"))
 
 
 def _version(text: object, before: str) -> Version | None:
@@ -237,12 +260,12 @@ def _user(one: Object) -> User | None:
     first, later = _containers(spec.get("initContainers")), _containers(spec.get("containers"))
     asked = [_counts(_map(_map(container.get("resources")).get("limits"))) for container in (*first, *later)]
     user = User(
-        name=f"{one['kind']} {_meta(one, 'namespace') or 'default'}/{_meta(one, 'name')}",
+        name=_title(one),
         node=_text(spec.get("nodeName")),
         requests=_most(asked),
         total=_sum(asked[len(first) :]),
         initial=tuple(sorted({name for counts in asked[: len(first)] for name in counts})),
-        priority=spec["priority"] if isinstance(spec.get("priority"), int) else 0,
+        priority=_priority(spec),
         class_name=_text(spec.get("runtimeClassName")),
         visible=_visible((*first, *later)),
         labels=tuple(sorted(set(_node_labels(spec)))),
@@ -250,6 +273,22 @@ def _user(one: Object) -> User | None:
         bound=_MIRROR in _map(_map(pod.get("metadata")).get("annotations")) or _has_node(one, spec),
     )
     return user if user.requests or user.visible or user.labels else None
+
+
+def _priority(spec: Object) -> int:
+    """Give a pod's priority; a template names a class only, which counts as more than the usual."""
+    if isinstance(spec.get("priority"), int):
+        return int(spec["priority"])
+    return 1 if _text(spec.get("priorityClassName")) else 0
+
+
+def _daemon_pod(one: Object) -> tuple[str, str, str] | None:
+    if one["kind"] != "Pod" or _map(one.get("status")).get("phase") in _OVER:
+        return None
+    owners = map(_map, _list(_map(one.get("metadata")).get("ownerReferences")))
+    owner = next((_text(each.get("name")) for each in owners if each.get("kind") == "DaemonSet"), "")
+    node = _text(_map(one.get("spec")).get("nodeName"))
+    return (_meta(one, "namespace"), owner, node) if owner and node else None
 
 
 def _is_made(one: Object) -> bool:
@@ -289,6 +328,38 @@ def _node_labels(spec: Object) -> Iterator[str]:
     for expression in (one for term in terms for one in _list(_map(term).get("matchExpressions"))):
         if _text(_map(expression).get("key")).startswith(_PREFIX):
             yield _text(_map(expression).get("key"))
+
+
+# --- onlookers ------------------------------------------------------------------------------------
+
+
+def _runs(one: Object, kind: str, image: str) -> bool:
+    return one["kind"] == kind and any(image in _text(container.get("image")) for container in _pod_containers(one))
+
+
+def _reads(one: Object) -> bool:
+    """Tell whether dcgm-exporter reads claims: by a variable or a flag."""
+    for container in _pod_containers(one):
+        flags = (_text(word) for word in (*_list(container.get("command")), *_list(container.get("args"))))
+        variables = {
+            _text(each.get("name")): _text(each.get("value")) for each in map(_map, _list(container.get("env")))
+        }
+        if variables.get(_READS_CLAIMS, "").lower() in _TRUE or any(flag in _READS_FLAGS for flag in flags):
+            return True
+    return False
+
+
+_READS_CLAIMS: Final = "KUBERNETES_ENABLE_DRA"
+_READS_FLAGS: Final = ("--kubernetes-enable-dra", "--kubernetes-enable-dra=true")
+_TRUE: Final = ("true", "1", "t")
+
+
+def _pod_containers(one: Object) -> list[dict[str, Any]]:
+    return _containers(_walk(one, (*_TEMPLATES.get(one["kind"], ()), "spec", "containers")))
+
+
+def _title(one: Object) -> str:
+    return f"{one['kind']} {_meta(one, 'namespace') or 'default'}/{_meta(one, 'name')}"
 
 
 # --- limits ---------------------------------------------------------------------------------------

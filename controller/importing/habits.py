@@ -5,7 +5,7 @@ for what it does. Only what touches somebody is told where a cluster was looked 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.importing import names
@@ -31,12 +31,10 @@ class World:
     Attributes:
         cluster: who asks.
         bridged: names that get a bridge.
-        env: environment of the device plugin's container.
     """
 
     cluster: Cluster
     bridged: frozenset[str]
-    env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def known(self) -> bool:
@@ -106,6 +104,19 @@ def _foreign(world: World) -> Iterator[Gap]:
 
 
 # --- what must be there ---------------------------------------------------------------------------
+
+
+def _server(world: World) -> Iterator[Gap]:
+    version = world.cluster.version
+    if version is not None and version < _FIRST_KUBELET:
+        yield Gap(
+            what=f"nothing serves extended resources through DRA in this cluster, which is Kubernetes {version[0]}."
+            f"{version[1]}",
+            why="a node that has ever had a device plugin gets to DRA from 1.35 on only; older API servers drop "
+            "extendedResourceName of DeviceClasses",
+            todo="upgrade first; 1.35 needs the feature gate DRAExtendedResource, from 1.36 it is on",
+            weight=Weight.BREAKS,
+        )
 
 
 def _kubelets(world: World) -> Iterator[Gap]:
@@ -283,8 +294,7 @@ def _node_status(world: World) -> Iterator[Gap]:
     yield Gap(
         what="a node's capacity and allocatable tell no GPUs: 0 where a device plugin was, nothing elsewhere",
         why="what DRA offers stands in ResourceSlices, not in the node's status",
-        todo="see to dashboards, billing, autoscalers and operators that read it; a Cluster Autoscaler may take such "
-        "a node with a GPU label for one that never gets ready, and Karpenter does not start nodes for such pods",
+        todo="see to dashboards, billing and operators that read it",
         nodes=world.nodes,
     )
 
@@ -295,11 +305,11 @@ def _labels(world: World) -> Iterator[Gap]:
     listed = f": {', '.join(chosen)}" if chosen else ""
     yield from world.about(
         selecting,
-        what=f"labels of nodes by which pods choose are kept by GPU feature discovery alone{listed}",
-        why="they are not this driver's; where feature discovery goes with the device plugin they vanish or grow "
-        "stale, and "
-        "gpu.replicas, gpu.sharing-strategy and the suffixes of gpu.product tell of the device plugin's sharing",
-        todo="keep GPU feature discovery on the nodes, or let pods choose by attributes of devices in a claim",
+        what=f"labels of nodes by which pods choose come from GPU feature discovery{listed}",
+        why="where it goes with the device plugin they vanish or grow stale, and gpu.replicas, gpu.sharing-strategy "
+        "and the suffixes of gpu.product tell of the device plugin's sharing",
+        todo="keep GPU feature discovery on the nodes, or start the controller with --node-labels=WhenUnowned, which "
+        "writes those that slices tell where nobody else does",
     )
 
 
@@ -319,33 +329,38 @@ def _health(world: World) -> Iterator[Gap]:
     )
 
 
-def _health_flags(world: World) -> Iterator[Gap]:
-    told = {name: world.env.get(name, "") for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")}
-    for name, text in told.items():
-        if text:
+# --- the plugin's environment ---------------------------------------------------------------------
+
+
+def of_environment(env: Mapping[str, str], nodes: tuple[str, ...]) -> Iterator[Gap]:
+    """Tell of variables that are no part of a configuration.
+
+    Args:
+        env: environment of a device plugin's container.
+        nodes: where it is.
+    """
+    for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"):
+        if env.get(name):
             yield Gap(
-                what=f"{name}={text} has no counterpart",
+                what=f"{name}={env[name]} has no counterpart",
                 why="what Xids mean is said in a health policy of the node configuration",
                 todo="write one: `ignore` for what was disabled, `noSchedule` for what was enabled",
                 place=f"${name}",
-                nodes=world.nodes,
+                nodes=nodes,
             )
-
-
-def _cdi_flags(world: World) -> Iterator[Gap]:
     for name in ("CDI_FEATURE_FLAGS", "CDI_DISABLE_HOOKS", "KUBELET_SOCKET"):
-        if world.env.get(name):
+        if env.get(name):
             yield Gap(
                 what=f"{name} has no counterpart",
                 why="it changes how the device plugin works inside",
                 todo="nothing, or compare what containers see",
                 weight=Weight.NOTE,
                 place=f"${name}",
+                nodes=nodes,
             )
 
 
 _RULES: Final[tuple[Callable[[World], Iterator[Gap]], ...]] = (
-    _unserved, _foreign, _kubelets, _runtimes, _preemption, _closeness, _scoring, _numa, _initial, _many, _bound,
-    _schedulers, _taints, _terminating, _visible, _runtime_class, _node_status, _labels, _health, _health_flags,
-    _cdi_flags,
+    _unserved, _foreign, _server, _kubelets, _runtimes, _preemption, _closeness, _scoring, _numa, _initial, _many,
+    _bound, _schedulers, _taints, _terminating, _visible, _runtime_class, _node_status, _labels, _health,
 )  # fmt: skip

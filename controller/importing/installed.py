@@ -12,6 +12,7 @@ from typing import Any, Final
 from controller.importing.choice import FALLBACKS
 from controller.importing.cluster import Object
 from controller.importing.environment import KNOWN
+from controller.importing.placement import Candidate, Where, where
 
 _IMAGE: Final = "k8s-device-plugin"
 _CONTAINER: Final = "nvidia-device-plugin"
@@ -31,6 +32,7 @@ class Installed:
         env: what its container's environment and command line say.
         default: DEFAULT_CONFIG of the side-car.
         fallbacks: FALLBACK_STRATEGIES of the side-car.
+        where: which nodes it is for.
     """
 
     namespace: str
@@ -40,6 +42,12 @@ class Installed:
     env: Mapping[str, str] = field(default_factory=dict)
     default: str = ""
     fallbacks: tuple[str, ...] = FALLBACKS
+    where: Where = field(default_factory=Where)
+
+    @property
+    def candidate(self) -> Candidate:
+        """What decides where it is."""
+        return Candidate(namespace=self.namespace, name=self.name, where=self.where)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -66,6 +74,7 @@ def _installed(one: Object) -> Installed | None:
         env={name: text for name, text in (_env(plugin) | _arguments(plugin)).items() if name in KNOWN},
         default=settings.get("DEFAULT_CONFIG", ""),
         fallbacks=tuple(fallbacks.split(",")) if fallbacks else FALLBACKS,
+        where=where(spec),
     )
 
 

@@ -41,21 +41,24 @@ class Limits:
     gaps: tuple[Gap, ...] = ()
 
 
-def translate(resources: Sequence[str], cluster: Cluster, *, single: Sequence[str] = ()) -> Limits:
+def translate(
+    resources: Sequence[str], cluster: Cluster, *, single: Sequence[str] = (), shared: Sequence[str] = ()
+) -> Limits:
     """Make the settings.
 
     Args:
         resources: extended resources that get a bridge.
         cluster: what limits them today.
         single: those of which a container may ask for one only.
+        shared: those of which each device is for several pods.
     """
     return Limits(
         quotas=tuple(_quotas(resources, cluster)),
         ranges=tuple(_range(resource) for resource in single),
         kueue=_kueue(resources),
-        volcano=_volcano(resources, cluster),
+        volcano=_volcano(resources, cluster, shared),
         kai=_kai(),
-        gaps=(*_quota_gaps(resources, cluster), *_queue_gaps(resources, cluster)),
+        gaps=(*_quota_gaps(resources, cluster), *_queue_gaps(resources, cluster, shared)),
     )
 
 
@@ -118,6 +121,15 @@ def _quota_gaps(resources: Sequence[str], cluster: Cluster) -> Iterator[Gap]:
             "be used",
             limits=tuple(map(str, profiles)),
         )
+    ranges = [one for one in cluster.limits if one.kind == "LimitRange" and one.hard.keys() & set(resources)]
+    if ranges:
+        yield Gap(
+            what="LimitRanges go on to hold containers to so many of an extended resource",
+            why="they look at the pod when it is made, which has not changed",
+            todo="leave them as they are; explicit claims they do not limit",
+            weight=Weight.NOTE,
+            limits=tuple(map(str, ranges)),
+        )
     yield from _counting(cluster)
 
 
@@ -166,10 +178,11 @@ def _class_names(resource: str) -> list[str]:
     return [names.class_of(resource), *([DRIVER_NAME] if resource == names.GPU else [])]
 
 
-def _volcano(resources: Sequence[str], cluster: Cluster) -> Mapping[str, Any]:
+def _volcano(resources: Sequence[str], cluster: Cluster, shared: Sequence[str]) -> Mapping[str, Any]:
     arguments = {
         "predicates": {"predicate.DynamicResourceAllocationEnable": True},
-        "capacity": {"capacity.DynamicResourceAllocationEnable": True},
+        "capacity": {"capacity.DynamicResourceAllocationEnable": True}
+        | ({"capacity.DRAConsumableCapacityEnable": True} if shared else {}),
     }
     queues = {
         limit.name: {
@@ -187,13 +200,13 @@ def _kai() -> Mapping[str, Any]:
     return {"rules": [rule]}
 
 
-def _queue_gaps(resources: Sequence[str], cluster: Cluster) -> Iterator[Gap]:
+def _queue_gaps(resources: Sequence[str], cluster: Cluster, shared: Sequence[str]) -> Iterator[Gap]:
     by_kind: dict[str, list[Limit]] = {}
     for limit in cluster.limits:
         by_kind.setdefault(limit.kind, []).append(limit)
     yield from _kueue_gaps(by_kind.get("ClusterQueue", []), cluster)
     yield from _volcano_gaps(by_kind.get("Queue", []))
-    yield from _kai_gaps(by_kind.get(KAI_QUEUE, []), resources, cluster)
+    yield from _kai_gaps(by_kind.get(KAI_QUEUE, []), resources, cluster, shared)
     lost = [limit for limit in cluster.limits if limit.hard and not limit.hard.keys() & set(resources)]
     if lost:
         yield Gap(
@@ -208,7 +221,8 @@ def _kueue_gaps(queues: list[Limit], cluster: Cluster) -> Iterator[Gap]:
     if queues:
         told = tuple(map(str, queues))
         yield Gap(
-            what="Kueue goes on to charge the extended resource; explicit claims need the mapping of the plan",
+            what="nominalQuota of ClusterQueues stays as it is, in cohorts too: Kueue goes on to charge the extended "
+            "resource; explicit claims need the mapping of the plan",
             why="it finds the class by its extended resource name (feature gate KueueDRAIntegrationExtendedResource, "
             "on by "
             "default from 0.19), and claims by deviceClassMappings, which it reads when it starts",
@@ -245,7 +259,7 @@ def _volcano_gaps(queues: list[Limit]) -> Iterator[Gap]:
         )
 
 
-def _kai_gaps(queues: list[Limit], resources: Sequence[str], cluster: Cluster) -> Iterator[Gap]:
+def _kai_gaps(queues: list[Limit], resources: Sequence[str], cluster: Cluster, shared: Sequence[str]) -> Iterator[Gap]:
     placed = tuple(user.name for user in cluster.users if "kai" in user.scheduler)
     if not queues and not placed:
         return
@@ -268,6 +282,15 @@ def _kai_gaps(queues: list[Limit], resources: Sequence[str], cluster: Cluster) -
             weight=Weight.BREAKS,
             limits=told,
             users=cluster.using(*profiles),
+        )
+    if shared:
+        yield Gap(
+            what=f"KAI may place one pod only on a device of {', '.join(shared)}, whatever shares it has",
+            why="it takes the number of devices in slices for the number of GPUs",
+            todo="place those pods by the default scheduler, or keep such nodes on the device plugin",
+            weight=Weight.BREAKS,
+            limits=told,
+            users=cluster.using(*shared),
         )
     yield Gap(
         what="fractions of GPUs (gpu-fraction, gpu-memory) do not work on nodes that have moved",

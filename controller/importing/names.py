@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from controller.api import derived_class_name, resource_name_of_profile
 from dradriver.api import PROFILE_NAME
 
 DOMAIN: Final = "nvidia.com"
@@ -30,7 +31,7 @@ def part_of(resource: str) -> str:
 
 def resource_of(profile: str) -> str:
     """Name the extended resource of a MIG profile under the strategy `mixed`: `1g.10gb+me` is `mig-1g.10gb.me`."""
-    return _MIG + profile.replace("+", ".")
+    return resource_name_of_profile(profile)
 
 
 def profile_of(resource: str) -> str | None:
@@ -60,7 +61,7 @@ def is_ours(resource: str) -> bool:
 
 def class_of(resource: str) -> str:
     """Name the DeviceClass that a bridge makes for an extended resource; it always has "gpu" in it."""
-    return f"{part_of(resource)}.gpu.dradriver.dev"
+    return derived_class_name(resource)
 
 
 def bridge_of(resource: str) -> str:

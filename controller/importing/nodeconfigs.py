@@ -1,12 +1,12 @@
 """From configurations to node configurations of our own driver."""
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from controller.importing.assigned import EMPTY_NAME, FILE_NAME, Assigned, Assignment, name_of
+from controller.importing.assigned import Assigned, Assignment
 from controller.importing.deviceplugin import Config
-from dradriver.api.node_config import API_VERSION, DEFAULT_NAME, KIND, is_name
+from controller.importing.shares import Shares
+from dradriver.api.node_config import API_VERSION, DEFAULT_NAME, KIND
 
 _MIG: Final = {"none": "off", "single": "static", "mixed": "static"}
 """Instances that exist are offered, as the device plugin does; making them on demand would be something new."""
@@ -14,56 +14,40 @@ _MIG: Final = {"none": "off", "single": "static", "mixed": "static"}
 _ORDER: Final = {"distributed": "spread", "packed": "packed"}
 
 
-def node_config(config: Config) -> dict[str, Any]:
+def node_config(config: Config, shares: Shares) -> dict[str, Any]:
     """Make the node configuration."""
-    made: dict[str, Any] = {"gpus": [{"mig": _MIG[config.flags.mig_strategy]}]}
-    if config.flags.mig_strategy != "none":
+    rule: dict[str, Any] = {"mig": _MIG[config.flags.mig_strategy]}
+    if shares.replicas:
+        rule["sharing"] = {"replicas": shares.replicas, "rename": shares.rename}
+    made: dict[str, Any] = {"gpus": [rule]}
+    if config.flags.mig_strategy != "none" or shares.replicas:
         made["order"] = _ORDER[config.flags.plugin.shared_devices_allocation_policy]
-    return made | _sharing(config)
+    return made
 
 
-def _sharing(config: Config) -> dict[str, Any]:
-    """Say how devices are shared: nothing, as long as node configurations have no field for it.
+def document(assignment: Assignment, shares: Mapping[str, Shares]) -> dict[str, Any]:
+    """Make the document with all of them; one named `default` is for nodes without a label, as there.
 
-    This is the place to write `sharing: {replicas: N, rename: ...}`; the gap that says so is `habits.sharing`.
+    Args:
+        assignment: the configurations.
+        shares: name of each to what can be said of its sharing.
     """
-    del config
-    return {}
-
-
-def document(assignment: Assignment) -> dict[str, Any]:
-    """Make the document with all of them; one named `default` is for nodes without a label, as there."""
-    configs = {label_of(one.name): node_config(one.config) for one in (*assignment.used, *assignment.unused)}
-    if DEFAULT_NAME not in configs:
-        configs |= _fallback(assignment)
+    configs = {one.label: node_config(one.config, shares[one.name]) for one in assignment.all}
+    if DEFAULT_NAME not in configs and (fallback := _fallback(assignment)):
+        configs[DEFAULT_NAME] = node_config(fallback.config, shares[fallback.name])
     return {"apiVersion": API_VERSION, "kind": KIND, "configs": configs}
 
 
-def _fallback(assignment: Assignment) -> dict[str, Any]:
-    wanted = name_of(assignment.fallback)
-    found = [one for one in (*assignment.used, *assignment.unused) if one.name == wanted]
-    return {DEFAULT_NAME: node_config(found[0].config)} if found else {}
-
-
-def label_of(name: str) -> str:
-    """Name the node configuration of a configuration; a key that no label can hold is shortened to one that can."""
-    if name in (EMPTY_NAME, FILE_NAME):
-        return DEFAULT_NAME if name == FILE_NAME else "device-plugin-empty"
-    return name if is_name(name) else f"config-{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:10]}"
+def _fallback(assignment: Assignment) -> Assigned | None:
+    return next((one for one in assignment.all if one.name == assignment.fallback), None)
 
 
 def labels(assignment: Assignment) -> Mapping[str, str]:
     """Give the label that each node needs; none for those that `default` is for."""
+    taken = any(one.label == DEFAULT_NAME for one in assignment.all)
     return {
-        node.name: label_of(one.name)
+        node.name: one.label
         for one in assignment.used
         for node in one.nodes
-        if not _is_default(label_of(one.name), one, assignment)
+        if one.label != DEFAULT_NAME and (taken or one.name != assignment.fallback)
     }
-
-
-def _is_default(label: str, one: Assigned, assignment: Assignment) -> bool:
-    if label == DEFAULT_NAME:
-        return True
-    named = {label_of(other.name) for other in (*assignment.used, *assignment.unused)}
-    return DEFAULT_NAME not in named and name_of(assignment.fallback) == one.name

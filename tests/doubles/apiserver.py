@@ -99,6 +99,7 @@ class ApiServer:
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.history: list[tuple[int, str, str, Object]] = []
         self.version = 100
+        self.minor = "37"
         self.oldest = 0
         self.bookmarks = 0
         self.stale: tuple[int, dict[tuple[str, str, str], Object]] | None = None
@@ -244,6 +245,8 @@ class ApiServer:
             return None
 
     def answer(self, request: Recorded) -> tuple[int, Object]:
+        if request.path == "/version":
+            return 200, {"major": "1", "minor": self.minor}
         plural, namespace, name = _target(request.path)
         with self.changed:
             if request.method == "GET":

@@ -73,6 +73,8 @@ def daemon_set(
     car=None,
     args=(),
     mounts=(),
+    selector=None,
+    **spec_of_pods,
 ):
     """A DaemonSet of the device plugin as the GPU operator makes it; with a side-car where `car` is its environment."""
     folder = {"name": "available-configs", "mountPath": "/available-configs"}
@@ -82,7 +84,8 @@ def daemon_set(
         variables = _env({"CONFIG_FILE_SRCDIR": "/available-configs", **car})
         containers.append({"name": "config-manager", "image": image, "env": variables, "volumeMounts": [folder]})
     volumes = [{"name": "sockets", "hostPath": {}}, {"name": "available-configs", "configMap": {"name": "configs"}}]
-    spec = {"template": {"spec": {"containers": containers, "volumes": volumes}}}
+    inner = {"containers": containers, "volumes": volumes, **({"nodeSelector": selector} if selector else {})}
+    spec = {"template": {"spec": inner | spec_of_pods}}
     meta = {"name": name, "namespace": "gpu-operator"}
     return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": spec}
 

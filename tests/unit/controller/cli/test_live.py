@@ -1,10 +1,15 @@
 """`kubectl dra plan --from-cluster`, against an API server's double: it reads, and writes nothing."""
 
+from contextlib import closing
+
 import pytest
 from doubles.apiserver import ApiServer, Fault
 from doubles.deviceplugin import daemon_set, node, pod, quota
 
 from controller.cli import run
+from controller.cli.live import look, name_of
+from controller.importing.installed import Installed
+from dradriver.kube.connection import connect
 
 
 def config_map(data):
@@ -91,11 +96,62 @@ def test_a_plugin_that_reads_one_entry_has_that_one(planned, api):
     )
 
 
-def test_no_plugin_and_several_plugins_are_told(planned, api):
+def test_no_plugin_is_told(planned, api):
     assert "there is no DaemonSet of NVIDIA's device plugin" in planned(status=1).err
-    api.put("daemonsets", daemon_set("one"))
-    api.put("daemonsets", daemon_set("two"))
-    assert "several device plugins: gpu-operator/one, gpu-operator/two" in planned(status=1).err
+
+
+def test_each_node_has_the_configuration_of_the_plugin_that_is_there(planned, api):
+    a100 = daemon_set("a100", env={"MIG_STRATEGY": "mixed"}, selector={"pool": "a100"})
+    h100 = daemon_set("h100", env={"MIG_STRATEGY": "none"}, selector={"pool": "h100"})
+    for one in (a100, h100):
+        api.put("daemonsets", one)
+    api.put("nodes", node("n1", labels={"pool": "a100"}, gpu=1, mig_1g_10gb=7))
+    api.put("nodes", node("n2", labels={"pool": "h100"}, gpu=8))
+    api.put("nodes", node("n3", labels={"pool": "other"}, gpu=8))
+    told = planned()
+    assert "n1     a100/(file)                   a100\n" in told.out
+    assert "n2     h100/(file)                   h100\n" in told.out
+    assert "a100                 static" in told.out
+    assert "h100                 off" in told.out
+    assert "nodes with GPUs that no DaemonSet of NVIDIA's device plugin serves" in told.out
+    assert "nodes:   n3" in told.out
+
+
+def test_a_plugin_that_is_on_no_node_does_not_count(planned, api):
+    api.put("daemonsets", daemon_set("left-over", car={}, selector={"no": "where"}))
+    api.put("daemonsets", daemon_set("plugin", env={"MIG_STRATEGY": "single"}))
+    api.put("nodes", node("n1", gpu=8))
+    out = planned().out
+    assert "n1     (file)                        -\n" in out
+    assert "the device plugin gpu-operator/left-over is on no node with GPUs" in out
+
+
+def test_plugins_of_one_name_are_told_apart_by_their_namespace():
+    same = [Installed(namespace=namespace, name="plugin") for namespace in ("a", "b")]
+    other = Installed(namespace="a", name="other")
+    assert [name_of(one, [*same, other]) for one in (*same, other)] == ["a.plugin", "b.plugin", "other"]
+    assert name_of(other, [other]) == ""
+
+
+def test_shares_are_judged_by_the_servers_version(planned, api):
+    api.put("daemonsets", daemon_set(car={}))
+    text = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}"
+    api.put("configmaps", config_map({"default": text}))
+    api.put("nodes", node("n1", gpu=32))
+    assert "need Kubernetes 1.36" not in planned().out
+    api.minor = "35+"
+    assert "[breaks] shares of nvidia.com/gpu need Kubernetes 1.36 or newer, and this is 1.35" in planned().out
+
+
+def test_what_takes_room_is_not_kept(api, tmp_path):
+    one = pod("p", {"nvidia.com/gpu": 1}, metadata={"managedFields": [{"manager": "x"}]})
+    api.put("pods", one | {"status": {"phase": "Running", "containerStatuses": [{"name": "c"}]}})
+    api.put("nodes", node("n1", gpu=8))
+    with closing(connect(api.kubeconfig(tmp_path), user_agent="test")) as client:
+        found = {item["kind"]: item for item in look(client).objects}
+    assert found["Pod"]["status"] == {"phase": "Running"}
+    assert "managedFields" not in found["Pod"]["metadata"]
+    assert found["Node"]["status"].keys() == {"capacity", "allocatable", "nodeInfo"}
 
 
 def test_a_config_map_that_is_not_there_is_told(planned, api):
@@ -127,9 +183,46 @@ def test_a_kubeconfig_that_is_not_there_is_told(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("kubectl dra plan: ")
 
 
-@pytest.mark.parametrize("words", [["plan"], ["plan", "--from-cluster", "--objects", "x"]])
-def test_words_that_do_not_go_together_are_told(words, capsys):
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "give --device-plugin-config or --from-cluster"),
+        (["--from-cluster", "--objects", "x"], "give --objects or --from-cluster, not both"),
+        (["--device-plugin-config", "x", "--apply"], "--apply needs --from-cluster"),
+        (["--from-cluster", "--apply", "-o", "yaml"], "give --apply, which tells what became of each object, or -o"),
+        (["--from-cluster", "--dry-run"], "belong to --apply"),
+        (["--from-cluster", "--accept-gaps"], "belong to --apply"),
+        (["--from-cluster", "--with-quotas"], "belong to --apply"),
+    ],
+)
+def test_words_that_do_not_go_together_are_told(words, told, capsys):
     with pytest.raises(SystemExit) as end:
-        run(words)
+        run(["plan", *words])
     assert end.value.code == 2
-    assert "--from-cluster" in capsys.readouterr().err
+    assert told in capsys.readouterr().err
+
+
+# --- applying, as far as it goes without server-side apply -----------------------------------------
+
+
+def test_what_breaks_is_refused_before_anything_is_written(api, filled, tmp_path, capsys):
+    api.put("nodes", node("n3", config="none", gpu=8))
+    assert run(["plan", "--from-cluster", "--kubeconfig", str(api.kubeconfig(tmp_path)), "--apply"]) == 3
+    assert {request.method for request in api.requests} == {"GET"}
+    said = capsys.readouterr()
+    assert "[breaks] the device plugin does not start on n3" in said.out
+    assert "[differs]" not in said.out
+    assert said.err.startswith("kubectl dra plan: nothing was written: ")
+
+
+def test_each_thing_that_cannot_be_read_is_told_and_nothing_of_it_is_written(api, filled, tmp_path, capsys):
+    def is_read(request):
+        return "extendedresourcebridges" in request.path or "dradriver-node-config" in request.path
+
+    api.fail(Fault(status=403, reason="Forbidden"), when=is_read, times=9)
+    assert run(["plan", "--from-cluster", "--kubeconfig", str(api.kubeconfig(tmp_path)), "--apply"]) == 1
+    said = capsys.readouterr()
+    assert "ExtendedResourceBridges: cannot be read, so nothing was written: " in said.err
+    assert "ConfigMap dradriver/dradriver-node-config: cannot be read, so nothing was written: " in said.err
+    assert "its label dradriver.dev/config is left as it is, since the ConfigMap does not have" in said.err
+    assert not api.writes

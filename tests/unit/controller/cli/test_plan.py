@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import controller
-from controller.cli import run
+from controller.cli import COMMANDS, run, usage
 from controller.cli.printing import plain, remark, some
 from dradriver.api.node_config import decode
 
@@ -68,7 +69,7 @@ def test_the_manifests_are_what_kubectl_takes(planned):
     ]
     assert found[1]["spec"] == {
         "resourceName": "nvidia.com/gpu.shared",
-        "select": {"type": "gpu", "sharing": "mps"},
+        "select": {"type": "gpu", "renamed": True},
         "mode": "WhenReady",
     }
 
@@ -119,8 +120,8 @@ def test_the_tables_show_bridges_configurations_nodes_and_gaps(planned, files):
     out = planned(CONFIG_MAP, "--objects", cluster).out
     lines = [line.split("   ") for line in out.split("\n")]
     rows = [[cell.strip() for cell in line if cell.strip()] for line in lines]
-    assert ["mig-1g.10gb", "nvidia.com/mig-1g.10gb", "WhenReady", "type: mig, profile: 1g.10gb"] in rows
-    assert ["default", "static", "spread"] in rows
+    assert ["mig-1g.10gb", "nvidia.com/mig-1g.10gb", "WhenReady", "type: mig, profile: 1g.10gb, renamed: false"] in rows
+    assert ["default", "static", "-", "spread"] in rows
     assert ["n1", "shared", "shared"] in rows
     assert ["n2", "default", "-"] in rows
     assert ["q-claims", "ml", "gpu.nvidia.com.deviceclass.resource.k8s.io/devices=8"] in rows
@@ -205,11 +206,43 @@ def test_a_file_that_is_not_there_is_told(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"), [([], "say what to do: plan"), (["x"], "no such command: 'x'; there is plan")]
+    ("words", "told"), [([], "kubectl dra: say what to do\n"), (["x"], "kubectl dra: no such command: 'x'\n")]
 )
 def test_other_commands_are_none(capsys, words, told):
     assert run(words) == 2
-    assert told in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"{told}\n{usage()}")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"]])
+def test_help_lists_what_there_is(capsys, words):
+    assert run(words) == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (usage(), "")
+    assert [line.split()[0] for line in said.out.splitlines() if line.startswith("  ")] == [*COMMANDS]
+
+
+@pytest.mark.parametrize("words", [["plan", "--help"], ["plan", "-h"], ["help", "plan"]])
+def test_help_of_one_command_tells_its_flags_and_statuses(capsys, words):
+    with pytest.raises(SystemExit) as end:
+        run(words)
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    assert said.startswith("usage: kubectl dra plan ")
+    assert "--accept-gaps" in said
+    assert "Exit status" in said
+
+
+@pytest.mark.parametrize("words", [["version"], ["--version"]])
+def test_the_version_is_the_packages(capsys, words):
+    assert run(words) == 0
+    assert capsys.readouterr().out == f"kubectl-dra {version('dradriver')}\n"
+
+
+def test_the_version_takes_no_words(capsys):
+    assert run(["version", "x"]) == 2
+    assert "'x' means nothing here" in capsys.readouterr().err
+    assert run(["version", "--help"]) == 0
 
 
 def test_a_command_for_a_label_is_safe_to_paste(planned, files):

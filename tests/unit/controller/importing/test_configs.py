@@ -7,9 +7,12 @@ from controller.importing import Weight, read
 from dradriver.api.node_config import decode
 
 ANY = {
-    "cel": "has(device.attributes['gpu.nvidia.com'].type) && device.attributes['gpu.nvidia.com'].type in ['gpu', 'mig']"
+    "cel": (
+        "has(device.attributes['gpu.nvidia.com'].type) && device.attributes['gpu.nvidia.com'].type in ['gpu', 'mig']"
+    ),
+    "renamed": False,
 }
-GPU = {"type": "gpu"}
+GPU = {"type": "gpu", "renamed": False}
 OFF = {"gpus": [{"mig": "off"}]}
 SPREAD = {"gpus": [{"mig": "static"}], "order": "spread"}
 PACKED = {"gpus": [{"mig": "static"}], "order": "packed"}
@@ -22,7 +25,13 @@ def shared(way="timeSlicing", *, flags="", resources="[{name: nvidia.com/gpu, re
 
 MIXED = "flags: {migStrategy: mixed}\n"
 SINGLE = "flags: {migStrategy: single}\n"
-SLICED = {"type": "gpu", "sharing": "time-slicing"}
+SLICED = {"type": "gpu", "renamed": True}
+
+
+def slices(replicas, *, rename=False, mig="off", order="spread"):
+    return {"gpus": [{"mig": mig, "sharing": {"replicas": replicas, "rename": rename}}], "order": order}
+
+
 RENAMED = {"nvidia.com/gpu.shared": SLICED}
 
 CONFIGS = {
@@ -51,68 +60,70 @@ CONFIGS = {
     "time-slicing": (
         shared(),
         {"nvidia.com/gpu": GPU},
-        OFF,
+        slices(4),
         (
-            "nvidia.com/gpu will have one pod for each device instead of 4",
+            "shares of nvidia.com/gpu need Kubernetes 1.36 or newer",
+            "kept apart in nothing, as today",
+            "a claim of the class gpu.nvidia.com or mig.nvidia.com may get a share",
             "gets shares of different devices",
-            "fixed order",
+            "may land on one shared device",
         ),
     ),
     "time-slicing, bare name": (
         shared(resources="[{name: gpu, replicas: 48}]"),
         {"nvidia.com/gpu": GPU},
-        OFF,
-        ("of 48",),
+        slices(48),
+        (),
     ),
     "time-slicing, renamed": (
         shared(renameByDefault="true"),
         RENAMED,
-        OFF,
-        ("nvidia.com/gpu.shared will have no devices, while today each has 4 shares",),
+        slices(4, rename=True),
+        ("shares of nvidia.com/gpu.shared need Kubernetes 1.36",),
     ),
-    "time-slicing, yes": (shared(renameByDefault="yes"), RENAMED, OFF, ()),
-    "time-slicing, Off": (shared(renameByDefault="Off"), {"nvidia.com/gpu": GPU}, OFF, ()),
+    "time-slicing, yes": (shared(renameByDefault="yes"), RENAMED, slices(4, rename=True), ()),
+    "time-slicing, Off": (shared(renameByDefault="Off"), {"nvidia.com/gpu": GPU}, slices(4), ()),
     "time-slicing, at most one": (
         shared(failRequestsGreaterThanOne="true"),
         {"nvidia.com/gpu": GPU},
-        OFF,
+        slices(4),
         ("more than one nvidia.com/gpu is not refused any more",),
     ),
     "time-slicing, rename": (
         shared(resources="[{name: gpu, rename: nvidia.com/small, replicas: 2}]"),
         {"nvidia.com/gpu": GPU},
-        OFF,
+        slices(2),
         ("resources[0].rename has no effect today either",),
     ),
     "time-slicing, the usual rename": (
         shared(renameByDefault="true", resources="[{name: gpu, rename: gpu.shared, replicas: 2}]"),
         RENAMED,
-        OFF,
+        slices(2, rename=True),
         (),
     ),
     "time-slicing, devices": (
         shared(resources='[{name: gpu, replicas: 2, devices: [0, "1:0", GPU-b1028956-cfa2-0990-bf4a-5da9abb51763]}]'),
         {"nvidia.com/gpu": GPU},
-        OFF,
+        slices(2),
         ("resources[0].devices has no effect today either",),
     ),
     "time-slicing, count of devices": (
         shared(resources="[{name: gpu, replicas: 2, devices: 3}]"),
         {"nvidia.com/gpu": GPU},
-        OFF,
+        slices(2),
         ("resources[0].devices has no effect",),
     ),
     "time-slicing, all devices": (
         shared(resources="[{name: gpu, replicas: 2, devices: all}]"),
         {"nvidia.com/gpu": GPU},
-        OFF,
+        slices(2),
         (),
     ),
     "time-slicing, named twice": (
         shared(resources="[{name: gpu, replicas: 2}, {name: nvidia.com/gpu, replicas: 6}]"),
         {"nvidia.com/gpu": GPU},
-        OFF,
-        ("instead of 6",),
+        slices(6),
+        (),
     ),
     "time-slicing of what is not there": (
         shared(resources="[{name: mig-1g.10gb, replicas: 2}]"),
@@ -123,14 +134,35 @@ CONFIGS = {
     "time-slicing, single": (
         shared(flags=SINGLE),
         {"nvidia.com/gpu": ANY},
-        SPREAD,
+        slices(4, mig="static"),
         ("MIG instances behind nvidia.com/gpu can be shared only",),
     ),
     "time-slicing, mixed": (
         shared(flags=MIXED, resources="[{name: mig-1g.10gb.me, replicas: 3}]"),
-        {"nvidia.com/gpu": GPU, "nvidia.com/mig-1g.10gb.me": {"type": "mig", "profile": "1g.10gb+me"}},
+        {
+            "nvidia.com/gpu": GPU,
+            "nvidia.com/mig-1g.10gb.me": {"type": "mig", "profile": "1g.10gb+me", "renamed": False},
+        },
         SPREAD,
         ("nvidia.com/mig-1g.10gb.me will have one pod for each device instead of 3",),
+    ),
+    "time-slicing, mixed, all alike": (
+        shared(flags=MIXED, resources="[{name: gpu, replicas: 3}, {name: mig-1g.5gb, replicas: 3}]"),
+        {"nvidia.com/gpu": GPU, "nvidia.com/mig-1g.5gb": {"type": "mig", "profile": "1g.5gb", "renamed": False}},
+        slices(3, mig="static"),
+        ("shared alike, those made later",),
+    ),
+    "time-slicing, packed": (
+        shared(flags="flags: {plugin: {sharedDevicesAllocationPolicy: packed}}\n"),
+        {"nvidia.com/gpu": GPU},
+        slices(4, order="packed"),
+        (),
+    ),
+    "time-slicing, too many": (
+        shared(resources="[{name: gpu, replicas: 1000}]"),
+        {"nvidia.com/gpu": GPU},
+        slices(256),
+        ("nvidia.com/gpu will have 256 pods for each device instead of 1000",),
     ),
     "time-slicing, mixed and renamed": (
         shared(
@@ -138,10 +170,13 @@ CONFIGS = {
         ),
         {
             "nvidia.com/gpu.shared": SLICED,
-            "nvidia.com/mig-1g.5gb.shared": {"type": "mig", "profile": "1g.5gb", "sharing": "time-slicing"},
+            "nvidia.com/mig-1g.5gb.shared": {"type": "mig", "profile": "1g.5gb", "renamed": True},
         },
-        SPREAD,
-        ("nvidia.com/mig-1g.5gb.shared will have no devices",),
+        slices(2, rename=True, mig="static"),
+        (
+            "nvidia.com/mig-1g.5gb.shared will have 2 pods for each device instead of 3",
+            "shared alike, those made later",
+        ),
     ),
     "mps": (
         shared("mps", flags="flags: {mpsRoot: /run/nvidia/mps}\n"),
@@ -158,7 +193,7 @@ CONFIGS = {
     "mps, single": (shared("mps", flags=SINGLE), {"nvidia.com/gpu": ANY}, SPREAD, ("serve nothing today",)),
     "mps beside time-slicing": (
         shared() + "  mps: {renameByDefault: true, resources: [{name: gpu, replicas: 2}]}\n",
-        {"nvidia.com/gpu.shared": {"type": "gpu", "sharing": "mps"}},
+        RENAMED,
         OFF,
         ("sharing.timeSlicing has no effect today either", "while today each has 2 shares"),
     ),

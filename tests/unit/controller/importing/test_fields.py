@@ -27,7 +27,10 @@ GAPS = [
     ("flags: {migStrategy: mixed}", "no bridge is made", BREAKS, "flags.migStrategy", "--profile"),
     ("flags: {migStrategy: mixed}", "1c.3g.40gb", NOTE, "flags.migStrategy", "nothing"),
     ("flags: {migStrategy: mixed}", "fixed order", DIFFERS, POLICY, "order: packed"),
-    (SLICED, "instead of 4", BREAKS, "sharing.timeSlicing.resources", "keep these nodes on the device plugin"),
+    (SLICED, "need Kubernetes 1.36", DIFFERS, "sharing.timeSlicing.resources", "keep them on the device plugin"),
+    (SLICED, "kept apart in nothing, as today", NOTE, "sharing.timeSlicing.resources", "MIG instances"),
+    (SLICED, "may get a share of a device", DIFFERS, "sharing.timeSlicing.resources", "attribute sharing"),
+    (SLICED, "may land on one shared device", DIFFERS, POLICY, "order: packed"),
     (SLICED, "gets shares of different", DIFFERS, "sharing.timeSlicing.failRequestsGreaterThanOne", "ask for 1"),
     (STRICT, "is not refused any more", DIFFERS, "sharing.timeSlicing.failRequestsGreaterThanOne", "LimitRange"),
     (MPS, "instead of 4", BREAKS, "sharing.mps.resources", "keep these nodes on the device plugin"),
@@ -134,7 +137,7 @@ def test_the_usual_rename_without_the_default_has_no_effect_either():
 @pytest.mark.parametrize(
     ("text", "part", "touched"),
     [
-        (SLICED, "instead of 4", True),
+        (SLICED, "need Kubernetes 1.36", True),
         (MPS, "find no MPS", True),
         ("flags: {gdsEnabled: true}", "NVIDIA_GDS", True),
         ("imex: {channelIDs: [0]}", "IMEX", True),
@@ -154,7 +157,7 @@ def test_pods_are_named_where_it_is_theirs(text, part, touched):
 
 def test_quotas_on_shares_are_named():
     made = plan(SLICED, node("a", gpu=8), quota("q", {"requests.nvidia.com/gpu": "8"}))
-    assert gap(made, "instead of 4").limits == ("ResourceQuota ml/q",)
+    assert gap(made, "need Kubernetes 1.36").limits == ("ResourceQuota ml/q",)
     assert gap(made, "gets shares of different").limits == ("ResourceQuota ml/q",)
 
 
@@ -168,7 +171,7 @@ def test_shares_under_their_own_name_touch_only_those_who_ask_for_them():
     renamed = shared("timeSlicing", renameByDefault="true")
     nodes = node("a", gpu=8), node("b", config="s", gpu_shared=4)
     made = plan({"default": "", "s": renamed}, *nodes, pod("p", {SHARED: 1}), pod("q", {GPU: 1}))
-    assert gap(made, "nvidia.com/gpu.shared will have no devices").users == ("Pod ml/p",)
+    assert gap(made, "shares of nvidia.com/gpu.shared need").users == ("Pod ml/p",)
 
 
 def test_what_two_configurations_have_in_common_is_told_once():

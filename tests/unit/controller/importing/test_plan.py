@@ -11,6 +11,7 @@ from dradriver.api.node_config import decode
 
 ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
+PLAIN, RENAMED_GPU = {"type": "gpu", "renamed": False}, {"type": "gpu", "renamed": True}
 NONE, SINGLE, MIXED = (f"flags: {{migStrategy: {way}}}" for way in ("none", "single", "mixed"))
 SLICED = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}"
 RENAMED = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: 4}]}}"
@@ -34,7 +35,7 @@ def test_each_node_gets_its_own_and_the_label_that_says_so():
     assert made.nodes == {
         "a": NodePlan(config="default"), "b": NodePlan(config="big", label="big"), "c": NodePlan(config="default"),
     }  # fmt: skip
-    assert selections(made) == {GPU: {"type": "gpu"}, MIG: {"type": "mig", "profile": "1g.10gb"}}
+    assert selections(made) == {GPU: PLAIN, MIG: {"type": "mig", "profile": "1g.10gb", "renamed": False}}
 
 
 def test_one_entry_is_for_all_and_is_the_default_here_too():
@@ -61,7 +62,7 @@ def test_a_label_that_names_nothing_leaves_the_node_out():
     found = gap(made, "the device plugin does not start on n")
     assert (found.nodes, found.weight) == (("n",), Weight.BREAKS)
     assert "names 'b', which the ConfigMap does not have" in found.why
-    assert made.nodes["n"] == NodePlan(config="")
+    assert made.nodes["n"] == NodePlan(config="", planned=False)
 
 
 def test_a_configuration_with_mistakes_leaves_its_nodes_out_and_the_others_are_planned():
@@ -74,7 +75,7 @@ def test_a_configuration_with_mistakes_leaves_its_nodes_out_and_the_others_are_p
 
 def test_a_configuration_that_no_node_has_makes_no_bridges():
     made = plan({"default": NONE, "old": MIXED}, node("a", gpu=8), pod("p", {MIG: 1}))
-    assert selections(made) == {GPU: {"type": "gpu"}}
+    assert selections(made) == {GPU: PLAIN}
     assert "the configuration old, which no node has" in said(made)
     assert "nothing serves nvidia.com/mig-1g.10gb after the move" in said(made, breaks=True)
     assert made.node_configs["configs"].keys() == {"default", "old"}
@@ -96,7 +97,7 @@ def test_single_beside_none_takes_what_the_node_has():
 
 def test_single_beside_mixed_without_nodes_is_the_narrower_one():
     made = plan({"m": MIXED, "s": SINGLE}, profiles=["1g.10gb"], fallbacks=())
-    assert selections(made)[GPU] == {"type": "gpu"}
+    assert selections(made)[GPU] == PLAIN
     assert gap(made, "is not served on nodes with the strategy single").weight is Weight.BREAKS
 
 
@@ -104,7 +105,8 @@ def test_single_beside_mixed_is_told_apart_where_profiles_differ():
     made = plan({"m": MIXED, "s": SINGLE}, node("a", config="m", gpu=1, mig_1g_10gb=7), cut("b", "3g.40gb", config="s"))
     assert selections(made)[GPU] == {
         "cel": f"has({ATTRIBUTES}.type) && {ATTRIBUTES}.type == 'gpu' || "
-        f"has({ATTRIBUTES}.profile) && {ATTRIBUTES}.profile in ['3g.40gb']"
+        f"has({ATTRIBUTES}.profile) && {ATTRIBUTES}.profile in ['3g.40gb']",
+        "renamed": False,
     }
     assert "is not served" not in said(made)
 
@@ -118,13 +120,13 @@ def test_single_beside_mixed_with_the_same_profile_is_not_served():
     found = gap(made, "is not served on nodes with the strategy single")
     assert (found.nodes, found.users, found.limits) == (("b",), ("Pod ml/p",), ("ResourceQuota ml/q",))
     assert "of the profile 1g.10gb" in found.why
-    assert selections(made)[GPU] == {"type": "gpu"}
+    assert selections(made)[GPU] == PLAIN
 
 
 def test_single_without_partitions_means_whole_gpus():
     whole = node("b", config="s", labels={"nvidia.com/gpu.product": "NVIDIA-H100"}, gpu=8)
     made = plan({"m": MIXED, "s": SINGLE}, node("a", config="m", gpu=1, mig_1g_10gb=7), whole)
-    assert selections(made)[GPU] == {"type": "gpu"}
+    assert selections(made)[GPU] == PLAIN
     assert "is not served" not in said(made)
 
 
@@ -135,56 +137,38 @@ def test_single_with_a_layout_that_is_refused_today_is_told():
 
 def test_renamed_shares_are_kept_apart_from_whole_gpus():
     made = plan({"default": NONE, "s": RENAMED})
-    assert selections(made) == {
-        GPU: {"type": "gpu", "sharing": "none"},
-        "nvidia.com/gpu.shared": {"type": "gpu", "sharing": "time-slicing"},
+    assert selections(made) == {GPU: PLAIN, "nvidia.com/gpu.shared": RENAMED_GPU}
+    assert made.node_configs["configs"] == {
+        "default": {"gpus": [{"mig": "off"}]},
+        "s": {"gpus": [{"mig": "off", "sharing": {"replicas": 4, "rename": True}}], "order": "spread"},
     }
-    assert "have two names" not in said(made)
 
 
-def test_shares_under_the_plain_name_need_no_mark():
-    assert selections(plan({"default": NONE, "s": SLICED})) == {GPU: {"type": "gpu"}}
+def test_one_way_to_share_under_two_names_is_told_apart_by_the_devices():
+    nodes = node("a", config="s", gpu=4), node("b", config="r", gpu_shared=4)
+    made = plan({"s": SLICED, "r": RENAMED}, *nodes, pod("p", {GPU: 1}))
+    assert selections(made) == {GPU: PLAIN, "nvidia.com/gpu.shared": RENAMED_GPU}
+    rules = {
+        name: config["gpus"][0]["sharing"] for name, config in made.node_configs["configs"].items() if name != "default"
+    }
+    assert rules == {"s": {"replicas": 4, "rename": False}, "r": {"replicas": 4, "rename": True}}
+    assert said(made, breaks=True) == ""
 
 
-def test_two_ways_to_share_are_told_apart_by_the_way():
+def test_mps_makes_no_shares_and_the_name_finds_none():
     made = plan({"default": NONE, "s": SLICED, "m": MPS})
-    assert selections(made) == {
-        GPU: {
-            "type": "gpu",
-            "cel": f"!has({ATTRIBUTES}.sharing) || {ATTRIBUTES}.sharing in ['none', 'time-slicing']",
-        },
-        "nvidia.com/gpu.shared": {"type": "gpu", "sharing": "mps"},
-    }
-    assert "have two names" not in said(made)
-
-
-def test_renamed_shares_of_two_ways_have_one_bridge():
-    made = plan({"default": NONE, "s": RENAMED, "m": MPS})
-    assert selections(made)["nvidia.com/gpu.shared"] == {
-        "type": "gpu",
-        "cel": f"has({ATTRIBUTES}.sharing) && {ATTRIBUTES}.sharing in ['mps', 'time-slicing']",
-    }
-
-
-def test_two_expressions_become_one():
-    made = plan({"default": SINGLE, "s": SLICED, "m": MPS})
-    assert selections(made)[GPU]["cel"].startswith(f"(has({ATTRIBUTES}.type) && ")
-    assert ") && (" in selections(made)[GPU]["cel"]
-
-
-def test_one_way_under_two_names_cannot_be_told_apart():
-    made = plan({"default": NONE, "s": SLICED, "r": RENAMED}, fallbacks=("named",))
-    found = gap(made, "have two names, nvidia.com/gpu and nvidia.com/gpu.shared")
-    assert found.weight is Weight.BREAKS
-    assert set(found.configs) == {"s", "r"}
-    assert selections(made)[GPU] == {"type": "gpu", "sharing": "none"}
+    assert selections(made) == {GPU: PLAIN, "nvidia.com/gpu.shared": RENAMED_GPU}
+    assert made.node_configs["configs"]["m"] == {"gpus": [{"mig": "off"}]}
+    found = gap(made, "nvidia.com/gpu.shared will have no devices, while today each has 2 shares")
+    assert (found.weight, found.configs) == (Weight.BREAKS, ("m",))
+    assert "this driver has no MPS" in found.why
 
 
 def test_shares_of_instances_are_told_apart_from_instances_by_the_way_they_are_shared():
     made = plan({"m": MIXED, "s": f"{SINGLE}\n{RENAMED}"}, profiles=["1g.10gb"], fallbacks=())
     assert selections(made)["nvidia.com/gpu.shared"] == {
         "cel": f"has({ATTRIBUTES}.type) && {ATTRIBUTES}.type in ['gpu', 'mig']",
-        "sharing": "time-slicing",
+        "renamed": True,
     }
     assert "is not served" not in said(made)
 
@@ -246,7 +230,7 @@ def test_profiles_come_from_nodes_labels_pods_quotas_and_whoever_asks():
 
 
 def test_profiles_without_mixed_nodes_make_no_bridges():
-    assert selections(plan(NONE, profiles=["1g.10gb"])) == {GPU: {"type": "gpu"}}
+    assert selections(plan(NONE, profiles=["1g.10gb"])) == {GPU: PLAIN}
 
 
 # --- whom it touches ------------------------------------------------------------------------------
@@ -259,7 +243,7 @@ def test_gaps_of_a_configuration_name_its_nodes_and_who_may_run_there():
         pod("on-a", {GPU: 1}, nodeName="a"), pod("on-b", {GPU: 1}, nodeName="b"),
         pod("any", {GPU: 2}, kind="Deployment"),
     )  # fmt: skip
-    found = gap(made, "instead of 4")
+    found = gap(made, "need Kubernetes 1.36")
     assert (found.nodes, found.configs) == (("b",), ("s",))
     assert found.users == ("Deployment ml/any", "Pod ml/on-b")
     assert gap(made, "gets shares of different devices").users == ("Deployment ml/any",)
@@ -295,7 +279,10 @@ def test_what_nodes_allocate_and_no_configuration_makes_is_told():
             pod("p", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
             "NVIDIA_VISIBLE_DEVICES that the pod sets",
         ),
-        (pod("p", nodeSelector={"nvidia.com/gpu.product": "A100"}), "feature discovery alone: nvidia.com/gpu.product"),
+        (
+            pod("p", nodeSelector={"nvidia.com/gpu.product": "A100"}),
+            "feature discovery: nvidia.com/gpu.product",
+        ),
     ],
 )
 def test_habits_are_told_of_those_whom_they_touch(one, part):
@@ -477,7 +464,7 @@ def test_only_what_is_named_is_shared():
 
 def test_single_beside_mixed_whose_profiles_nobody_knows_is_the_narrower_one():
     made = plan({"m": MIXED, "s": SINGLE}, fallbacks=())
-    assert selections(made) == {GPU: {"type": "gpu"}}
+    assert selections(made) == {GPU: PLAIN}
     assert "of the profile" not in gap(made, "is not served on nodes with the strategy single").why
 
 
@@ -485,7 +472,7 @@ def test_single_beside_mixed_whose_profiles_nobody_knows_is_the_narrower_one():
 def test_single_beside_mixed_without_a_telling_label_is_the_narrower_one(labels):
     nodes = node("a", config="m", gpu=1, mig_1g_10gb=7), cut("b", "3g.40gb", config="s")
     made = plan({"m": MIXED, "s": SINGLE}, *nodes, node("c", config="s", labels=labels, gpu=7))
-    assert selections(made)[GPU] == {"type": "gpu"}
+    assert selections(made)[GPU] == PLAIN
     assert "is not served" in said(made, breaks=True)
 
 
@@ -493,17 +480,6 @@ def test_a_label_of_shared_instances_tells_the_profile_too():
     shared = node("b", config="s", labels={"nvidia.com/gpu.product": "H100-MIG-3g.40gb-SHARED"}, gpu=7)
     made = plan({"m": MIXED, "s": SINGLE}, node("a", config="m", gpu=1, mig_1g_10gb=7), shared)
     assert "['3g.40gb']" in selections(made)[GPU]["cel"]
-
-
-def test_two_names_for_one_way_without_any_whole_gpu_leave_each_what_is_surely_its_own():
-    nodes = node("a", config="s", gpu=4), node("b", config="r", gpu_shared=4)
-    made = plan({"s": SLICED, "r": RENAMED}, *nodes, pod("p", {GPU: 1}))
-    assert selections(made) == {
-        GPU: {"type": "gpu", "sharing": "none"},
-        "nvidia.com/gpu.shared": {"type": "gpu", "sharing": "time-slicing"},
-    }
-    found = gap(made, "have two names")
-    assert (set(found.nodes), found.users) == ({"a", "b"}, ("Pod ml/p",))
 
 
 def test_one_file_is_every_nodes():
@@ -586,4 +562,4 @@ def test_a_name_that_could_be_ours_has_another_reason_than_one_that_could_not():
 
 
 def test_labels_are_listed_where_pods_choose_by_them():
-    assert gap(plan(NONE), "feature discovery alone").what.endswith("alone")
+    assert gap(plan(NONE), "from GPU feature discovery").what.endswith("discovery")

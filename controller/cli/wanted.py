@@ -1,0 +1,258 @@
+"""What `--apply` would write, and what it leaves alone because it is somebody else's. Pure: nothing is written here."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from controller.api import BRIDGES
+from controller.cli.printing import as_yaml
+from controller.importing import Plan
+from dradriver.api.node_config import DEFAULT_NAME, decode
+from dradriver.api.text import TextError, parse
+from dradriver.kube import NODES, Object, Resource
+
+FIELD_MANAGER: Final = "dradriver-plan"
+"""Owner of the fields that `--apply` writes."""
+
+CONFIG_MAPS: Final = Resource(group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True)
+QUOTAS: Final = Resource(group="", version="v1", plural="resourcequotas", kind="ResourceQuota", namespaced=True)
+
+NODE_CONFIG_MAP: Final = "dradriver-node-config"
+NODE_CONFIG_NAMESPACE: Final = "dradriver"
+NODE_CONFIG_KEY: Final = "nodes.yaml"
+LABEL: Final = "dradriver.dev/config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """One object that is to be as `body` says.
+
+    Attributes:
+        resource: its type.
+        body: the fields that the plan wants.
+        live: the object as it was seen; None where there is none.
+        needed: whether it has to be written at all.
+    """
+
+    resource: Resource
+    body: Object
+    live: Object | None = None
+    needed: bool = True
+
+    def __str__(self) -> str:
+        return title(self.resource, self.body["metadata"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """One object that is left as it is.
+
+    Attributes:
+        object: which.
+        why: the cause, a sentence.
+        todo: the next step, a sentence.
+    """
+
+    object: str
+    why: str
+    todo: str
+
+    def __str__(self) -> str:
+        return f"{self.object}: {self.why}; {self.todo}"
+
+
+def title(resource: Resource, metadata: Mapping[str, Any]) -> str:
+    """Name an object for people."""
+    return f"{resource.kind} {'/'.join(filter(None, (metadata.get('namespace'), metadata['name'])))}"
+
+
+def config_map(plan: Plan) -> Object | None:
+    """Make the ConfigMap of node configurations; None where the plan has none."""
+    return _config_map(plan.node_configs) if plan.node_configs["configs"] else None
+
+
+def _config_map(document: Mapping[str, Any]) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": NODE_CONFIG_MAP, "namespace": NODE_CONFIG_NAMESPACE},
+        "data": {NODE_CONFIG_KEY: as_yaml(document)},
+    }
+
+
+# --- bridges --------------------------------------------------------------------------------------
+
+
+def bridges(plan: Plan, live: Iterable[Object]) -> Iterator[Write | Refusal]:
+    """Compare the plan's bridges with those that there are.
+
+    Args:
+        plan: the plan.
+        live: all bridges of the cluster.
+    """
+    there = {item["metadata"]["name"]: item for item in live}
+    for body in plan.bridges:
+        name, resource = body["metadata"]["name"], body["spec"]["resourceName"]
+        same, others = there.get(name), _others(there, name, resource)
+        if same is not None and same["spec"].get("resourceName") != resource:
+            yield Refusal(
+                object=f"{BRIDGES.kind} {name}",
+                why=f"there is one of that name for {same['spec'].get('resourceName')}, which cannot be changed",
+                todo=f"delete it if nobody needs it (kubectl delete erb {name}), and apply again",
+            )
+        elif same is None and others:
+            yield _other_bridge(name, body, others[0])
+        else:
+            yield Write(resource=BRIDGES, body=dict(body), live=same)
+
+
+def _others(there: Mapping[str, Object], name: str, resource: str) -> list[Object]:
+    return [item for other, item in there.items() if other != name and item["spec"].get("resourceName") == resource]
+
+
+def _other_bridge(name: str, body: Mapping[str, Any], other: Object) -> Write | Refusal:
+    """Keep one that selects the same under another name."""
+    if other["spec"].get("select") == body["spec"]["select"]:
+        return Write(resource=BRIDGES, body=other, live=other, needed=False)
+    found = other["metadata"]["name"]
+    return Refusal(
+        object=f"{BRIDGES.kind} {name}",
+        why=f"{body['spec']['resourceName']} has the bridge {found} already, and of two bridges the older one works",
+        todo=f"give {found} the `select` of the plan (-o yaml shows it), or delete it (kubectl delete erb {found}) and "
+        "apply again",
+    )
+
+
+# --- node configurations --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfigs:
+    """What is to be done about node configurations.
+
+    Attributes:
+        item: the ConfigMap.
+        present: names of the plan's configurations that the ConfigMap has already, as the plan wants them.
+        names: all of the plan.
+    """
+
+    item: Write | Refusal
+    present: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+
+
+def node_configs(plan: Plan, live: Object | None) -> NodeConfigs:
+    """Put the plan's configurations into the ConfigMap, by name; what else is there stays.
+
+    Args:
+        plan: the plan.
+        live: the ConfigMap; None where there is none.
+    """
+    wanted = plan.node_configs["configs"]
+    names = frozenset(wanted)
+    text = (live or {}).get("data", {}).get(NODE_CONFIG_KEY, "")
+    if not text:
+        item = Write(resource=CONFIG_MAPS, body=_config_map(plan.node_configs), live=live)
+        return NodeConfigs(item=item, names=names)
+    document = _document(text)
+    if document is None or decode(document).problems:
+        return NodeConfigs(item=_unreadable(), names=names)
+    there = document["configs"]
+    present = frozenset(name for name, config in wanted.items() if there.get(name) == config)
+    merged = document | {"configs": there | wanted}
+    if problems := decode(merged).problems:
+        return NodeConfigs(item=_too_much(str(problems[0])), present=present, names=names)
+    write = Write(resource=CONFIG_MAPS, body=_config_map(merged), live=live, needed=present != names)
+    return NodeConfigs(item=write, present=present, names=names)
+
+
+def _document(text: str) -> dict[str, Any] | None:
+    try:
+        found = parse(text.encode())
+    except TextError:
+        return None
+    return found.value if isinstance(found.value, dict) and not found.problems else None
+
+
+def _unreadable() -> Refusal:
+    return Refusal(
+        object=f"ConfigMap {NODE_CONFIG_NAMESPACE}/{NODE_CONFIG_MAP}",
+        why=f"its {NODE_CONFIG_KEY} has mistakes, so nothing can be added",
+        todo="correct it (`dradriver config check` tells the mistakes), and apply again",
+    )
+
+
+def _too_much(problem: str) -> Refusal:
+    return Refusal(
+        object=f"ConfigMap {NODE_CONFIG_NAMESPACE}/{NODE_CONFIG_MAP}",
+        why=f"with the configurations of the plan it would have a mistake: {problem}",
+        todo="take out what is not needed, and apply again",
+    )
+
+
+# --- labels ---------------------------------------------------------------------------------------
+
+
+def labels(plan: Plan, live: Iterable[Object], served: frozenset[str]) -> Iterator[Write | Refusal]:
+    """Compare the labels of nodes with those that the plan wants; what is as wanted is not touched.
+
+    Args:
+        plan: the plan.
+        live: nodes.
+        served: configurations of the plan that the ConfigMap has; a label that names another one would mean nothing.
+    """
+    for node in live:
+        wanted = plan.nodes.get(node["metadata"]["name"])
+        if wanted is None or not wanted.planned:
+            continue
+        found = (node["metadata"].get("labels") or {}).get(LABEL, "")
+        if (wanted.label or DEFAULT_NAME) not in served:
+            yield _not_there(node, wanted.label or DEFAULT_NAME)
+        elif found == wanted.label:
+            yield Write(resource=NODES, body=_labelled(node, wanted.label), live=node, needed=False)
+        elif found and not _is_ours(node):
+            yield _labelled_by_others(node, found, wanted.label)
+        else:
+            yield Write(resource=NODES, body=_labelled(node, wanted.label), live=node)
+
+
+def _labelled(node: Object, label: str) -> Object:
+    # Without the uid, a node that has gone meanwhile would be made anew.
+    metadata = {"name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}
+    return {
+        "apiVersion": NODES.api_version,
+        "kind": NODES.kind,
+        "metadata": metadata | ({"labels": {LABEL: label}} if label else {}),
+    }
+
+
+def _is_ours(node: Object) -> bool:
+    """Tell whether an earlier `--apply` has set the label, and nobody since."""
+    entries = node["metadata"].get("managedFields") or ()
+    owners = {entry.get("manager") for entry in entries if f"f:{LABEL}" in _owned_labels(entry)}
+    return owners == {FIELD_MANAGER}
+
+
+def _owned_labels(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    fields: Mapping[str, Any] = entry.get("fieldsV1") or {}
+    owned: Mapping[str, Any] = fields.get("f:metadata", {}).get("f:labels", {})
+    return owned
+
+
+def _not_there(node: Object, label: str) -> Refusal:
+    return Refusal(
+        object=title(NODES, node["metadata"]),
+        why=f"its label {LABEL} is left as it is, since the ConfigMap does not have the configuration {label} of the "
+        "plan",
+        todo="see what is said of the ConfigMap, and apply again",
+    )
+
+
+def _labelled_by_others(node: Object, found: str, wanted: str) -> Refusal:
+    name = node["metadata"]["name"]
+    change = f"{LABEL}={wanted} --overwrite" if wanted else f"{LABEL}-"
+    return Refusal(
+        object=title(NODES, node["metadata"]),
+        why=f"somebody has set its label {LABEL} to {found}, and the plan wants {wanted or 'none'}",
+        todo=f"leave it, or change it: kubectl label node {name} {change}",
+    )
