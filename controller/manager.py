@@ -67,7 +67,9 @@ class Manager:
             on_elected=self._elected.set,
             on_lost=ending.ask,
         )
-        self._watcher = Watcher(client, on_change=self._on_change, on_return=self._on_return)
+        self._watcher = Watcher(
+            client, on_change=self._on_change, on_return=self._on_return, on_waiting=self._on_waiting
+        )
         actor = Actor(client, self._watcher, may_act=lambda: self._elector.leads, on_action=self._metrics.acted)
         self._reconciler = Reconciler(
             partial(unsupported_because, client),
@@ -106,6 +108,9 @@ class Manager:
 
     def _on_return(self) -> None:
         self._reconciler.ask_again()
+
+    def _on_waiting(self) -> None:
+        self._reconciler.wake_for_pods()
 
     def _connect(self, *, timeout: float) -> Client:
         try:

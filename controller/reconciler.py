@@ -11,11 +11,13 @@ import structlog
 
 from controller.acting import Actor, NotLeadingError
 from controller.api import BRIDGES, Bridge, BridgeError, BridgeStatus, Mode, decode_bridge, resource_name_of
-from controller.bridges import Decision, Situation, Telling, decide, discover, matches
+from controller.bridges import Decision, Situation, Telling, Waiting, decide, discover, matches
 from controller.bridges.conditions import refused
 from controller.metrics import Metrics
-from controller.watching import Watcher
+from controller.pending import LOOK_SECONDS, Explanation, Looker
+from controller.watching import SeenPod, Watcher
 from dradriver.kube import (
+    PODS,
     EventType,
     ForbiddenError,
     Happening,
@@ -30,8 +32,9 @@ log = structlog.get_logger(__name__)
 
 _LOOK: Final = ""
 _DISCOVER: Final = "discover"
-"""Keys of the work queue for taking in what has changed, and for making bridges; all others are extended resource
-names, which have a slash."""
+_PODS: Final = "pods"
+"""Keys of the work queue for taking in what has changed, for making bridges and for pods that wait; all others are
+extended resource names, which have a slash."""
 
 _MISSING_SECONDS: Final = 60.0
 """After which it is looked again whether a bridge's profile is still missing."""
@@ -79,6 +82,8 @@ class Reconciler:
         self._discovery = discovery
         self._missing: Mapping[str, float] = {}
         self._clock = time.monotonic
+        self._looker = Looker(watcher, time.monotonic)
+        self._waiting: Mapping[str, Waiting] = {}
         self._rivals: dict[str, frozenset[str]] = {}
         self._bridges: dict[str, list[tuple[Bridge, Object]]] = {}
         self._owners: dict[str, str] = {}
@@ -89,6 +94,7 @@ class Reconciler:
     def start(self) -> None:
         """Start working, on everything."""
         self._queue.add(_LOOK)
+        self._queue.add(_PODS)
         self._thread = threading.Thread(target=self.run, name="reconciler", daemon=True)
         self._thread.start()
 
@@ -144,6 +150,8 @@ class Reconciler:
                 self._look()
             case "discover":
                 self._discover()
+            case "pods":
+                self._look_at_pods()
             case _:
                 self._settle(key)
 
@@ -155,6 +163,7 @@ class Reconciler:
         if not self._watcher.absorb() and not is_first:
             return
         self._queue.add(_DISCOVER)
+        self._queue.add_after(_PODS, _COUNTS_SECONDS)
         former = set(self._bridges)
         self._read_bridges()
         for name in sorted(former | set(self._bridges) | set(self._rivals)):
@@ -190,6 +199,7 @@ class Reconciler:
             unsupported=self._unsupported,
             writer=self._identity,
             rivals=self._rivals_of(resource_name),
+            waiting=self._waiting.get(resource_name),
         )
 
     def _rivals_of(self, resource_name: str) -> frozenset[str]:
@@ -215,6 +225,18 @@ class Reconciler:
             self._record(_happening(telling))
         self._write_statuses(resource_name, decision.statuses)
         self._queue.add_after(resource_name, _AGAIN_SECONDS)
+
+    def _look_at_pods(self) -> None:
+        """Tell pods why they wait, and have bridges say so whose pods are others than before."""
+        look = self._looker.look([bridge for pairs in self._bridges.values() for bridge, _ in pairs])
+        for pod, explanation in look.tell:
+            self._record(_explained(pod, explanation))
+        for name, waiting in (look.waiting or {}).items():
+            if waiting != self._waiting.get(name):
+                self._queue.add(name)
+        self._waiting = look.waiting or self._waiting
+        if look.again:
+            self._queue.add_after(_PODS, LOOK_SECONDS)
 
     def _discover(self) -> None:
         if self._discovery is None:
@@ -251,6 +273,10 @@ class Reconciler:
         else:
             self._queue.add_after(_LOOK, _COUNTS_SECONDS)
 
+    def wake_for_pods(self) -> None:
+        """Pods that wait, or quotas, have changed. Harmless on any thread."""
+        self._queue.add_after(_PODS, _COUNTS_SECONDS)
+
     def _remember(self, resource_name: str, decision: Decision) -> None:
         if decision.rivals:
             self._rivals[resource_name] = decision.rivals
@@ -274,4 +300,16 @@ def _happening(telling: Telling) -> Happening:
         reason=telling.reason,
         action=telling.action,
         note=telling.note,
+    )
+
+
+def _explained(pod: SeenPod, explanation: Explanation) -> Happening:
+    return Happening(
+        regarding=Regarding(
+            api_version=PODS.api_version, kind=PODS.kind, name=pod.name, namespace=pod.namespace, uid=pod.uid
+        ),
+        type=EventType.WARNING,
+        reason=explanation.reason,
+        action="Explain",
+        note=explanation.message,
     )

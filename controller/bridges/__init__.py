@@ -12,7 +12,7 @@ from controller.bridges.actions import (
 from controller.bridges.deciding import decide
 from controller.bridges.discovery import Discovery, discover
 from controller.bridges.selection import expression, matches
-from controller.bridges.situation import Decision, Situation, Telling
+from controller.bridges.situation import Decision, Situation, Telling, Waiting
 
 __all__ = [
     "Action",
@@ -26,6 +26,7 @@ __all__ = [
     "RemoveFinalizer",
     "Situation",
     "Telling",
+    "Waiting",
     "decide",
     "discover",
     "expression",

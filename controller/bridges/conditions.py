@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Iterable
 
+from dataclasses import replace
+
 from controller.api import (
     FORCE_DELETE_ANNOTATION,
     Bridge,
@@ -18,6 +20,7 @@ _MOST_NAMED = 10
 """Of claims and classes in one message."""
 
 _FINE = Condition(type=ConditionType.DEGRADED, holds=False, reason="AsExpected", message="")
+_NONE_WAITS = Condition(type=ConditionType.PODS_PENDING, holds=False, reason="NoneWaits", message="")
 _PEACE = Condition(type=ConditionType.CONFLICT, holds=False, reason="NoConflict", message="")
 
 
@@ -102,18 +105,24 @@ def leaving(bridge: Bridge, users: Collection[str]) -> BridgeStatus:
     return _only(bridge, (_not_ready("InUse", message), _PEACE, _FINE))
 
 
+def with_waiting(situation: Situation, bridge: Bridge, status: BridgeStatus) -> BridgeStatus:
+    """Say of pods what is known by now; before that, what the bridge says already stands."""
+    waiting = situation.waiting
+    if waiting is None:
+        condition = bridge.status.condition(ConditionType.PODS_PENDING) or _NONE_WAITS
+        pending = bridge.status.pending
+    else:
+        condition, pending = waiting.condition, waiting.pods
+    return replace(status, conditions=(*status.conditions, condition), pending=pending)
+
+
 def refused(status: BridgeStatus, why: str) -> BridgeStatus:
     """Say how a bridge is for which the API server refused a write."""
     message = f"{why}; correct the bridge, or the rights of the controller"
     degraded = Condition(type=ConditionType.DEGRADED, holds=True, reason="Refused", message=message)
-    conflict = status.condition(ConditionType.CONFLICT) or _PEACE
-    return BridgeStatus(
-        observed_generation=status.observed_generation,
-        conditions=(_not_ready("Refused", message), conflict, degraded),
-        device_class_name=status.device_class_name,
-        devices=status.devices,
-        nodes=status.nodes,
-    )
+    former = {each.type: each for each in status.conditions}
+    now = former | {ConditionType.READY: _not_ready("Refused", message), ConditionType.DEGRADED: degraded}
+    return replace(status, conditions=tuple(now.values()))
 
 
 def _only(bridge: Bridge, conditions: tuple[Condition, ...]) -> BridgeStatus:

@@ -24,7 +24,7 @@ from controller.bridges.actions import (
     RemoveFinalizer,
 )
 from controller.bridges.classes import is_as_wanted, wanted_class
-from controller.bridges.conditions import conflict_of, inert, leaving, status_of, yielding
+from controller.bridges.conditions import conflict_of, inert, leaving, status_of, with_waiting, yielding
 from controller.bridges.situation import Decision, Situation, Telling
 from controller.watching.model import SeenClass
 
@@ -53,6 +53,7 @@ def decide(situation: Situation) -> Decision:
     statuses = others | {name: part.status for name, part in farewells.items() if part.status is not None}
     if winner and main.status:
         statuses[winner.name] = main.status
+    statuses = _with_waiting(situation, statuses)
     parts = [main, *farewells.values()]
     return Decision(
         actions=(
@@ -77,13 +78,18 @@ def _age(bridge: Bridge) -> tuple[str, str]:
 def _inert(situation: Situation, stayers: Iterable[Bridge], leavers: Iterable[Bridge]) -> Decision:
     """Touch nothing, but let those go that are to go."""
     farewells = [_farewell(situation, bridge) for bridge in leavers]
-    statuses = {bridge.name: inert(bridge, situation.unsupported) for bridge in stayers}
+    statuses = _with_waiting(situation, {bridge.name: inert(bridge, situation.unsupported) for bridge in stayers})
     return Decision(
         actions=tuple(action for part in farewells for action in part.actions),
         statuses=statuses,
         tellings=tuple(_news(situation.bridges, statuses)),
         rivals=situation.rivals,
     )
+
+
+def _with_waiting(situation: Situation, statuses: dict[str, BridgeStatus]) -> dict[str, BridgeStatus]:
+    bridges = {bridge.name: bridge for bridge in situation.bridges}
+    return {name: with_waiting(situation, bridges[name], status) for name, status in statuses.items()}
 
 
 # --- who carries the name -------------------------------------------------------------------------

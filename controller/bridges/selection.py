@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from controller.api import Select, Sharing
 from controller.watching.model import DeviceKind
-from controller.watching.projections import SHARING_ATTRIBUTE
 from dradriver.api import DRIVER_NAME, Attribute, Capacity
 from dradriver.resource import quantity
 
@@ -29,6 +28,7 @@ def matches(select: Select, kind: DeviceKind) -> bool:
         and select.product_name in {"", kind.product_name}
         and _is_within(kind.memory, select.memory_min, select.memory_max)
         and (select.sharing is None or select.sharing == (kind.sharing or Sharing.NONE))
+        and (select.renamed is None or select.renamed == kind.renamed)
     )
 
 
@@ -47,10 +47,13 @@ def _conditions(select: Select) -> Iterator[str]:
     yield from (_equals(name, value) for name, value in given.items() if value)
     yield from _memory(select)
     if select.sharing is Sharing.NONE:
-        field = f"{_ATTRIBUTES}.{SHARING_ATTRIBUTE}"
+        field = f"{_ATTRIBUTES}.{Attribute.SHARING}"
         yield f"(!has({field}) || {field} == '{Sharing.NONE}')"
     elif select.sharing is not None:
-        yield _equals(SHARING_ATTRIBUTE, select.sharing)
+        yield _equals(Attribute.SHARING, select.sharing)
+    if select.renamed is not None:
+        field = f"{_ATTRIBUTES}.{Attribute.RENAMED}"
+        yield f"has({field}) && {field} == true" if select.renamed else f"(!has({field}) || {field} == false)"
     if select.cel:
         # On a line of its own, so that a comment at its end does not take the bracket along.
         yield f"({select.cel}\n)"

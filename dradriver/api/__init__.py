@@ -88,6 +88,8 @@ class Attribute:
     PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
     PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
     NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
+    SHARING: Final = "sharing"
+    RENAMED: Final = "renamed"
 
 
 class TaintKey:

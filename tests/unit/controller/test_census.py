@@ -35,34 +35,34 @@ def anything(_kind):
 
 def test_devices_whose_counters_are_used_up_are_not_allocatable():
     pool = [COUNTERS, DEVICES]
-    assert count_pool(pool, ()) == {
+    assert count_pool(pool, (), {}) == {
         GPU: DeviceTally(published=1, allocatable=1),
         MIG: DeviceTally(published=2, allocatable=2),
     }
-    assert count_pool(pool, {"part-0"}) == {
-        GPU: DeviceTally(published=1),
+    assert count_pool(pool, {"part-0"}, {}) == {
+        GPU: DeviceTally(published=1, blocked=1),
         MIG: DeviceTally(published=2, allocatable=1, allocated=1),
     }
-    assert count_pool(pool, {"gpu-0"}) == {
+    assert count_pool(pool, {"gpu-0"}, {}) == {
         GPU: DeviceTally(published=1, allocated=1),
-        MIG: DeviceTally(published=2),
+        MIG: DeviceTally(published=2, blocked=2),
     }
 
 
 def test_of_a_pool_that_is_not_complete_nothing_is_allocatable():
-    assert count_pool([DEVICES], ())[GPU] == DeviceTally(published=1)
+    assert count_pool([DEVICES], (), {})[GPU] == DeviceTally(published=1, blocked=1)
 
 
 def test_slices_of_an_older_generation_do_not_count():
     old = SeenSlice(pool="n", devices=(SeenDevice(name="gpu-1", kind=GPU),))
     new = SeenSlice(pool="n", generation=2, devices=(SeenDevice(name="gpu-0", kind=GPU),))
-    assert count_pool([old, new], ()) == {GPU: DeviceTally(published=1, allocatable=1)}
+    assert count_pool([old, new], (), {}) == {GPU: DeviceTally(published=1, allocatable=1)}
 
 
 def test_tainted_devices_are_not_allocatable():
     pool = [SeenSlice(pool="n", devices=(SeenDevice(name="gpu-0", kind=GPU, is_tainted=True),))]
-    assert count_pool(pool, ()) == {GPU: DeviceTally(published=1, tainted=1)}
-    assert count_pool(pool, {"gpu-0"}) == {GPU: DeviceTally(published=1, allocated=1, tainted=1)}
+    assert count_pool(pool, (), {}) == {GPU: DeviceTally(published=1, tainted=1)}
+    assert count_pool(pool, {"gpu-0"}, {}) == {GPU: DeviceTally(published=1, allocated=1, tainted=1)}
 
 
 def test_what_is_told_a_second_time_changes_nothing():

@@ -48,7 +48,12 @@ def test_the_status_says_what_is_there():
     assert (status.observed_generation, status.device_class_name) == (3, CLASS)
     assert (status.devices, status.nodes) == (world.devices, world.nodes)
     assert world.reasons() == {"Ready": "Serving"}
-    assert [str(condition.type) for condition in status.conditions] == ["Ready", "Conflict", "Degraded"]
+    assert [str(condition.type) for condition in status.conditions] == [
+        "Ready",
+        "Conflict",
+        "Degraded",
+        "PodsPending",
+    ]
 
 
 @pytest.mark.parametrize(

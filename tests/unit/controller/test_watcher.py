@@ -132,4 +132,6 @@ def test_threads_that_end_are_named(follower):
         "resourceslices",
         "resourceclaims",
         "nodes",
+        "pods",
+        "resourcequotas",
     }
