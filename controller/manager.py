@@ -17,7 +17,7 @@ import structlog
 from controller.acting import Actor, unsupported_because
 from controller.flags import Options
 from controller.metrics import Metrics
-from controller.reconciler import Reconciler
+from controller.reconciler import Reconciler, Wishes
 from controller.watching import Watcher
 from dradriver.ending import Ending
 from dradriver.kube import Client, Elector, EventRecorder, KubeError, WorkQueue
@@ -79,7 +79,7 @@ class Manager:
             metrics=self._metrics,
             queue=self._queue,
             identity=options.identity,
-            discovery=options.discovery,
+            wishes=Wishes(discovery=options.discovery, base_classes=options.base_classes),
         )
 
     def run(self) -> int:

@@ -1,22 +1,45 @@
 """One worker that brings the cluster to what bridges want, name by name."""
 
+import logging
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import structlog
 
 from controller.acting import Actor, NotLeadingError
-from controller.api import BRIDGES, Bridge, BridgeError, BridgeStatus, Mode, decode_bridge, resource_name_of
-from controller.bridges import Decision, Situation, Telling, Waiting, decide, discover, matches
+from controller.api import (
+    BRIDGES,
+    BaseKeeping,
+    Bridge,
+    BridgeError,
+    BridgeStatus,
+    Mode,
+    decode_bridge,
+    resource_name_of,
+)
+from controller.bridges import (
+    BaseState,
+    Decision,
+    Notice,
+    Situation,
+    Telling,
+    Waiting,
+    decide,
+    discover,
+    keep_base_classes,
+    matches,
+)
 from controller.bridges.conditions import refused
 from controller.metrics import Metrics
 from controller.pending import LOOK_SECONDS, Explanation, Looker
 from controller.watching import SeenPod, Watcher
 from dradriver.kube import (
+    DEVICE_CLASSES,
     PODS,
     EventType,
     ForbiddenError,
@@ -33,8 +56,9 @@ log = structlog.get_logger(__name__)
 _LOOK: Final = ""
 _DISCOVER: Final = "discover"
 _PODS: Final = "pods"
-"""Keys of the work queue for taking in what has changed, for making bridges and for pods that wait; all others are
-extended resource names, which have a slash."""
+_BASE: Final = "base"
+"""Keys of the work queue for taking in what has changed, for making bridges, for pods that wait and for base classes;
+all others are extended resource names, which have a slash."""
 
 _MISSING_SECONDS: Final = 60.0
 """After which it is looked again whether a bridge's profile is still missing."""
@@ -44,6 +68,19 @@ _COUNTS_SECONDS: Final = 0.5
 
 _AGAIN_SECONDS: Final = 600.0
 """After which a name is looked at though nothing seems to have changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the controller was told.
+
+    Attributes:
+        discovery: mode of bridges for MIG profiles that are found; None if none are to be made.
+        base_classes: what is done with base classes that somebody else made; None if none are looked at.
+    """
+
+    discovery: Mode | None = None
+    base_classes: BaseKeeping | None = None
 
 
 class Reconciler:
@@ -57,7 +94,7 @@ class Reconciler:
         metrics: where work is counted.
         queue: of names, in which the watcher's news are wanted too.
         identity: of this process.
-        discovery: mode of bridges for MIG profiles that are found; None if none are to be made.
+        wishes: what is to be done beside bridges.
     """
 
     def __init__(
@@ -70,7 +107,7 @@ class Reconciler:
         metrics: Metrics,
         queue: WorkQueue[str],
         identity: str,
-        discovery: Mode | None = None,
+        wishes: Wishes,
     ) -> None:
         self._ask = ask
         self._watcher = watcher
@@ -79,7 +116,8 @@ class Reconciler:
         self._metrics = metrics
         self._queue = queue
         self._identity = identity
-        self._discovery = discovery
+        self._wishes = wishes
+        self._base_states: Mapping[str, BaseState] = {}
         self._missing: Mapping[str, float] = {}
         self._clock = time.monotonic
         self._looker = Looker(watcher, time.monotonic)
@@ -152,6 +190,8 @@ class Reconciler:
                 self._discover()
             case "pods":
                 self._look_at_pods()
+            case "base":
+                self._keep_base_classes()
             case _:
                 self._settle(key)
 
@@ -163,6 +203,7 @@ class Reconciler:
         if not self._watcher.absorb() and not is_first:
             return
         self._queue.add(_DISCOVER)
+        self._queue.add(_BASE)
         self._queue.add_after(_PODS, _COUNTS_SECONDS)
         former = set(self._bridges)
         self._read_bridges()
@@ -182,6 +223,9 @@ class Reconciler:
         for bridge in sorted(everything, key=lambda each: (each.created, each.name)):
             self._owners.setdefault(bridge.spec.device_class_name, bridge.name)
         self._metrics.set_bridges(bridge.status for bridge in everything)
+
+    def _all_bridges(self) -> list[Bridge]:
+        return [bridge for pairs in self._bridges.values() for bridge, _ in pairs]
 
     def _situation(self, resource_name: str) -> Situation:
         bridges = tuple(bridge for bridge, _ in self._bridges.get(resource_name, ()))
@@ -228,27 +272,42 @@ class Reconciler:
 
     def _look_at_pods(self) -> None:
         """Tell pods why they wait, and have bridges say so whose pods are others than before."""
-        look = self._looker.look([bridge for pairs in self._bridges.values() for bridge, _ in pairs])
+        look = self._looker.look(self._all_bridges())
         for pod, explanation in look.tell:
             self._record(_explained(pod, explanation))
         for name, waiting in (look.waiting or {}).items():
             if waiting != self._waiting.get(name):
                 self._queue.add(name)
         self._waiting = look.waiting or self._waiting
+        self._metrics.set_pending(sum(waiting.pods for waiting in self._waiting.values()))
         if look.again:
             self._queue.add_after(_PODS, LOOK_SECONDS)
 
+    def _keep_base_classes(self) -> None:
+        keeping = self._wishes.base_classes
+        if keeping is None:
+            return
+        self._read_bridges()
+        decision = keep_base_classes(self._watcher.classes(), self._all_bridges(), keeping, self._base_states)
+        self._actor.act(decision.actions)
+        self._base_states = decision.states
+        self._metrics.set_base_classes(decision.states.values())
+        for notice in decision.notices:
+            log.log(logging.WARNING if notice.is_warning else logging.INFO, notice.note, reason=notice.reason)
+            self._record(_noticed(notice))
+        self._queue.add_after(_BASE, _AGAIN_SECONDS)
+
     def _discover(self) -> None:
-        if self._discovery is None:
+        if self._wishes.discovery is None:
             return
         self._read_bridges()
         census = self._watcher.census
         found = discover(
             census.kinds(),
-            [bridge for pairs in self._bridges.values() for bridge, _ in pairs],
+            self._all_bridges(),
             used=census.used_classes(),
             missing=self._missing,
-            mode=self._discovery,
+            mode=self._wishes.discovery,
             now=self._clock(),
         )
         self._missing = found.missing
@@ -300,6 +359,18 @@ def _happening(telling: Telling) -> Happening:
         reason=telling.reason,
         action=telling.action,
         note=telling.note,
+    )
+
+
+def _noticed(notice: Notice) -> Happening:
+    return Happening(
+        regarding=Regarding(
+            api_version=DEVICE_CLASSES.api_version, kind=DEVICE_CLASSES.kind, name=notice.name, uid=notice.uid
+        ),
+        type=EventType.WARNING if notice.is_warning else EventType.NORMAL,
+        reason=notice.reason,
+        action="Keep",
+        note=notice.note,
     )
 
 

@@ -26,6 +26,13 @@ class Mode(StrEnum):
     DISABLED = "Disabled"
 
 
+class BaseKeeping(StrEnum):
+    """What the controller does with base classes that somebody else made: leave them alone, or take them over."""
+
+    KEEP = "keep"
+    ADOPT = "adopt"
+
+
 class Sharing(StrEnum):
     """Values of a device's attribute `sharing`; a device without it is not shared."""
 

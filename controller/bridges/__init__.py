@@ -9,6 +9,7 @@ from controller.bridges.actions import (
     ReleaseClass,
     RemoveFinalizer,
 )
+from controller.bridges.base import BaseDecision, BaseState, Notice, keep_base_classes
 from controller.bridges.deciding import decide
 from controller.bridges.discovery import Discovery, discover
 from controller.bridges.selection import expression, matches
@@ -18,10 +19,13 @@ __all__ = [
     "Action",
     "AddFinalizer",
     "ApplyClass",
+    "BaseDecision",
+    "BaseState",
     "ClearName",
     "Decision",
     "DeleteClass",
     "Discovery",
+    "Notice",
     "ReleaseClass",
     "RemoveFinalizer",
     "Situation",
@@ -30,5 +34,6 @@ __all__ = [
     "decide",
     "discover",
     "expression",
+    "keep_base_classes",
     "matches",
 ]

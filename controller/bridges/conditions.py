@@ -1,7 +1,6 @@
 """Conditions of a bridge in words: what is, why, and what to do about it."""
 
 from collections.abc import Collection, Iterable
-
 from dataclasses import replace
 
 from controller.api import (
@@ -77,6 +76,22 @@ def status_of(situation: Situation, bridge: Bridge, conflict: Condition | None, 
         device_class_name=bridge.spec.device_class_name,
         devices=devices,
         nodes=nodes,
+    )
+
+
+def misconfigured(situation: Situation, bridge: Bridge, problem: str) -> BridgeStatus:
+    """Say how a bridge is whose configuration the driver would not understand."""
+    seen = situation.classes.get(bridge.spec.device_class_name)
+    is_there = seen is not None and seen.bridge == bridge.name
+    rest = "its DeviceClass stays as it was" if is_there else "its DeviceClass is not made"
+    message = f"the driver would not understand {problem}; correct it; until then {rest}"
+    degraded = Condition(type=ConditionType.DEGRADED, holds=True, reason="InvalidConfig", message=message)
+    return BridgeStatus(
+        observed_generation=bridge.generation,
+        conditions=(_not_ready("InvalidConfig", message), _PEACE, degraded),
+        device_class_name=bridge.spec.device_class_name,
+        devices=situation.devices.get(bridge.name),
+        nodes=situation.nodes.get(bridge.name),
     )
 
 

@@ -23,8 +23,10 @@ from controller.bridges.actions import (
     ReleaseClass,
     RemoveFinalizer,
 )
+from controller.bridges.base import restore
 from controller.bridges.classes import is_as_wanted, wanted_class
-from controller.bridges.conditions import conflict_of, inert, leaving, status_of, with_waiting, yielding
+from controller.bridges.conditions import conflict_of, inert, leaving, misconfigured, status_of, with_waiting, yielding
+from controller.bridges.configs import problem_of
 from controller.bridges.situation import Decision, Situation, Telling
 from controller.watching.model import SeenClass
 
@@ -46,8 +48,9 @@ def decide(situation: Situation) -> Decision:
     if situation.unsupported:
         return _inert(situation, stayers, leavers)
     winner = stayers[0] if stayers else None
-    cleared = tuple(_to_be_cleared(situation, winner))
-    main = _winner(situation, winner, cleared) if winner else _Part()
+    problem = problem_of(winner.spec.config) if winner else ""
+    cleared = tuple(_to_be_cleared(situation, None if problem else winner))
+    main = _main(situation, winner, cleared, problem)
     others = {bridge.name: yielding(bridge, to=stayers[0]) for bridge in stayers[1:]}
     farewells = {bridge.name: _farewell(situation, bridge) for bridge in leavers}
     statuses = others | {name: part.status for name, part in farewells.items() if part.status is not None}
@@ -69,6 +72,12 @@ def decide(situation: Situation) -> Decision:
         ),
         rivals=_rivals(situation, winner, cleared),
     )
+
+
+def _main(situation: Situation, winner: Bridge | None, cleared: Sequence[SeenClass], problem: str) -> _Part:
+    if winner is None:
+        return _Part()
+    return _unconfigured(situation, winner, problem) if problem else _winner(situation, winner, cleared)
 
 
 def _age(bridge: Bridge) -> tuple[str, str]:
@@ -134,6 +143,14 @@ def _winner(situation: Situation, bridge: Bridge, cleared: Sequence[SeenClass]) 
     )
 
 
+def _unconfigured(situation: Situation, bridge: Bridge, problem: str) -> _Part:
+    """Leave the class as it is, so that pods that ran well go on doing so; but what is disabled gives its name away."""
+    seen = situation.classes.get(bridge.spec.device_class_name)
+    is_over = bridge.spec.mode is Mode.DISABLED and seen is not None and seen.bridge == bridge.name
+    gives = (_clear(seen),) if seen is not None and is_over and seen.extended_name else ()
+    return _Part(actions=(*_keep(bridge), *gives), status=misconfigured(situation, bridge, problem))
+
+
 def _shall_carry(situation: Situation, bridge: Bridge, conflict: Condition | None, *, had: bool) -> bool:
     """Whether the class shall have the name. Once it has, neither a conflict nor a lack of nodes takes it away."""
     if bridge.spec.mode is Mode.DISABLED:
@@ -194,7 +211,9 @@ def _farewell(situation: Situation, bridge: Bridge) -> _Part:
     """Remove what was made for a bridge, unless claims need it, and let the bridge go."""
     seen = situation.classes.get(bridge.spec.device_class_name)
     mine = seen if seen is not None and seen.bridge == bridge.name else None
-    users = situation.users.get(bridge.spec.device_class_name, ()) if mine and not mine.is_adopted else ()
+    # A class that stays needs nobody's leave.
+    stays = mine is None or mine.is_adopted or mine.is_base
+    users = () if stays else situation.users.get(bridge.spec.device_class_name, ())
     if users and not bridge.forced:
         status = leaving(bridge, users)
         return _Part(status=status)
@@ -208,7 +227,9 @@ def _farewell(situation: Situation, bridge: Bridge) -> _Part:
 def _dismiss(seen: SeenClass | None) -> Iterator[Action]:
     if seen is None:
         return
-    if seen.is_adopted:
+    if seen.is_base:
+        yield from restore(seen.name, seen)
+    elif seen.is_adopted:
         yield ReleaseClass(name=seen.name, resource_version=seen.resource_version)
     else:
         yield DeleteClass(name=seen.name, uid=seen.uid, resource_version=seen.resource_version)

@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from controller.api import ADOPTED_ANNOTATION, BRIDGE_LABEL, FIELD_MANAGER, HASH_ANNOTATION, MANAGED_BY_LABEL
+from controller.api import (
+    ADOPTED_ANNOTATION,
+    BASE_LABEL,
+    BRIDGE_LABEL,
+    FIELD_MANAGER,
+    HASH_ANNOTATION,
+    MANAGED_BY_LABEL,
+)
 
 Counters: TypeAlias = tuple[tuple[str, int], ...]
 """Name and value of counters, sorted."""
@@ -211,7 +218,16 @@ class SeenClass:
     @property
     def bridge(self) -> str:
         """Name of the bridge that it was made for by a controller; "" for a class of somebody else."""
-        return self.labels.get(BRIDGE_LABEL, "") if self.labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER else ""
+        return self.labels.get(BRIDGE_LABEL, "") if self._is_managed else ""
+
+    @property
+    def is_base(self) -> bool:
+        """Whether a controller keeps it for claims, also while a bridge has it."""
+        return self._is_managed and self.labels.get(BASE_LABEL) == "true"
+
+    @property
+    def _is_managed(self) -> bool:
+        return self.labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER
 
     @property
     def is_adopted(self) -> bool:

@@ -191,7 +191,8 @@ def test_the_claim_would_exceed_a_quota(standing, bridged):
     assert note == (
         "the scheduler may not make the pod's claim: exceeded quota: few-claims, requested: "
         "count/resourceclaims.resource.k8s.io=1, used: count/resourceclaims.resource.k8s.io=1, limited: "
-        "count/resourceclaims.resource.k8s.io=1; raise that quota, or end pods of this namespace whose claims count to it"
+        "count/resourceclaims.resource.k8s.io=1; raise that quota, or end pods of this namespace whose claims count to "
+        "it"
     )
     message = wait_pending(standing, bridged.name, 1, "QuotaExceeded")
     assert message == f"1 pod waits (QuotaExceeded), such as {bridged.name}/second: {note}"

@@ -112,7 +112,7 @@ class Yard:
     # --- pods ------------------------------------------------------------------------------------
 
     def add_pod(self, name: str, count: int = 1, *, resource: str = "", **spec: Any) -> None:
-        """Make a pod that asks for some of a resource, and can go to nodes without a kubelet if nothing else is said."""
+        """Make a pod that asks for some of a resource, and may go to nodes without a kubelet."""
         limits = {"limits": {resource or self.resource: str(count)}}
         container = {"name": "app", "image": "none", "resources": limits}
         body = pod(name, container, **{"tolerations": ANYWHERE, "terminationGracePeriodSeconds": 0, **spec})
