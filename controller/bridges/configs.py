@@ -16,5 +16,10 @@ def _problem(index: int, config: Mapping[str, Any]) -> str:
     try:
         decode(config)
     except InvalidConfigError as error:
-        return "; ".join(f"spec.config[{index}].{mistake}" for mistake in str(error).split("; "))
+        return "; ".join(f"spec.config[{index}]{_suffix(mistake)}" for mistake in str(error).split("; "))
     return ""
+
+
+def _suffix(mistake: str) -> str:
+    whole = mistake.removeprefix("parameters: ")
+    return f".{mistake}" if whole == mistake else f": {whole}"

@@ -127,6 +127,23 @@ def test_a_bridge_gets_ours_only_if_it_adopts(world):
     assert world.base_states[GPU] == "bridge"
 
 
+def test_a_missing_one_is_left_to_the_bridge_that_names_it(world):
+    world.add(base_bridge())
+    world.keep()
+    assert set(world.classes) == {MIG}
+    world.settle()
+    assert world.carriers() == {GPU}
+
+
+def test_one_of_others_is_left_to_the_bridge_that_adopts_it():
+    world = World(keeping=BaseKeeping.ADOPT)
+    world.add(theirs(extendedResourceName=NAME), base_bridge(adopt=True))
+    world.keep()
+    assert world.classes[GPU].extended_name == NAME
+    world.settle()
+    assert world.carriers() == {GPU}
+
+
 @pytest.mark.parametrize("used", [False, True])
 def test_it_is_taken_back_when_the_bridge_goes_whoever_uses_it(world, used):
     world.settle()
