@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from controller.api import Bridge, ConditionType, DeviceTally
+from controller.api import Bridge, ConditionType
 from controller.pending.nodes import why_excluded
+from controller.pending.supply import Supply
 from controller.watching.model import PodShape, SeenNode
 from controller.watching.waiting import QUOTA_MARK
 
@@ -37,7 +38,7 @@ class Facts:
         resource_name: the resource.
         bridge: the one that has the name, with its status; None if there is none.
         carriers: DeviceClasses that carry the name.
-        places: numbers of the bridge's devices by node; "" for those that are bound to none. None if not known.
+        supply: what the bridge selects; None if that is not known.
         plugin: how many the device plugin has, by node.
         nodes: by name.
         known: resource names of all bridges.
@@ -46,7 +47,7 @@ class Facts:
     resource_name: str
     bridge: Bridge | None = None
     carriers: Collection[str] = ()
-    places: Mapping[str, DeviceTally] | None = None
+    supply: Supply | None = None
     plugin: Mapping[str, int] = field(default_factory=dict)
     nodes: Mapping[str, SeenNode] = field(default_factory=dict)
     known: Collection[str] = ()
@@ -91,8 +92,8 @@ def _causes(shape: PodShape, count: int, total: int, facts: Facts) -> Iterator[E
         yield from _bridge_trouble(facts.bridge, facts)
         if total > CLAIM_LIMIT and not facts.plugin:
             yield _too_many_for_a_claim(total, facts)
-        if facts.places is not None:
-            yield from _numbers(shape, count, facts, facts.places)
+        if facts.supply is not None:
+            yield from _numbers(shape, count, facts, facts.supply)
     yield _unknown(shape, count, facts)
 
 
@@ -166,42 +167,35 @@ def _too_many_for_a_claim(total: int, facts: Facts) -> Explanation:
     )
 
 
-def _numbers(shape: PodShape, count: int, facts: Facts, places: Mapping[str, DeviceTally]) -> Iterator[Explanation]:
-    if not places and not facts.plugin:
+def _numbers(shape: PodShape, count: int, facts: Facts, supply: Supply) -> Iterator[Explanation]:
+    if supply.most == 0:
         yield _because(
             facts,
             "NoDevices",
             f"no node publishes a device that ExtendedResourceBridge {facts.bridge.name if facts.bridge else ''} "
             "selects; see its status, and whether the kubelet plugin runs on the nodes",
         )
-        return
-    most = max([tally.published for tally in places.values()] + list(facts.plugin.values()))
-    if count > most and "" not in places:
+    elif count > supply.most and supply.is_bound:
         yield _because(
             facts,
             "TooManyDevices",
-            f"the pod asks for {count} of {facts.resource_name}, and no node has more than {most}; ask for less, or "
-            "spread them over several pods",
+            f"the pod asks for {count} of {facts.resource_name}, and no node has more than {supply.most}; ask for "
+            "less, or spread them over several pods",
         )
-        return
-    # A device plugin that serves the name on a node keeps DRA from serving it there.
-    served = {node: tally for node, tally in places.items() if node not in facts.plugin}
-    enough = {node for node, tally in served.items() if tally.allocatable >= count}
-    if not enough:
-        yield _none_free(shape, count, facts, served)
-    elif not facts.plugin and "" not in enough:
-        yield from _excluded(shape, count, facts, enough)
+    elif count > supply.most_free:
+        yield _none_free(shape, count, facts, supply)
+    elif not facts.plugin and "" not in supply.free and facts.nodes:
+        yield from _excluded(shape, count, facts, supply.places_with(count))
 
 
-def _none_free(shape: PodShape, count: int, facts: Facts, served: Mapping[str, DeviceTally]) -> Explanation:
+def _none_free(shape: PodShape, count: int, facts: Facts, supply: Supply) -> Explanation:
     plugin = f"the device plugin still serves {facts.resource_name}, {_on_plugin(shape, facts)}" if facts.plugin else ""
-    if not served:
+    if not supply.count:
         return _because(facts, "OnDevicePlugin", f"{plugin}; wait until pods there end, or move a node to DRA")
     wanted = f"the pod asks for {count} of {facts.resource_name}, and no node has so many free"
-    parts = [f"{wanted}: {_census(served)}", *([plugin] if plugin else [])]
+    parts = [f"{wanted}: {_census(supply)}", *([plugin] if plugin else [])]
     step = "wait until pods that hold them end (`kubectl get resourceclaims -A`)"
-    tainted = sum(tally.tainted for tally in served.values())
-    if tainted:
+    if supply.total.tainted:
         step += ", or see to the tainted ones (spec.devices[].taints in `kubectl get resourceslices -o yaml`)"
     return _because(facts, "NoDeviceFree", f"{'; '.join(parts)}; {step}")
 
@@ -213,19 +207,18 @@ def _on_plugin(shape: PodShape, facts: Facts) -> str:
     return f"on {nodes_(count)} with {total} in all, and {fit} for the pod now{_scheduler(shape)}"
 
 
-def _census(served: Mapping[str, DeviceTally]) -> str:
+def _census(supply: Supply) -> str:
     """Numbers of what is there, and where it is."""
-    tallies = served.values()
-    published = sum(tally.published for tally in tallies)
+    total = supply.total
     parts = {
-        "allocated": sum(tally.allocated for tally in tallies),
-        "tainted": sum(tally.tainted for tally in tallies),
-        "without room beside other partitions": sum(tally.blocked for tally in tallies),
-        "free": sum(tally.allocatable for tally in tallies),
+        "allocated": total.allocated,
+        "tainted": total.tainted,
+        "without room beside other partitions": total.blocked,
+        "free": total.allocatable,
     }
     said = ", ".join(f"{number} {'is' if number == 1 else 'are'} {what}" for what, number in parts.items() if number)
-    free = f", at most {max(tally.allocatable for tally in tallies)} on one node" if parts["free"] else ""
-    return f"of {published} on {nodes_(len(served))} {said}{free}"
+    free = f", at most {supply.most_free} on one node" if total.allocatable else ""
+    return f"of {total.published} on {nodes_(supply.count)} {said}{free}"
 
 
 def _excluded(shape: PodShape, count: int, facts: Facts, enough: Collection[str]) -> Iterator[Explanation]:
@@ -245,8 +238,8 @@ def _excluded(shape: PodShape, count: int, facts: Facts, enough: Collection[str]
 
 def _unknown(shape: PodShape, count: int, facts: Facts) -> Explanation:
     known = f"the pod asks for {count} of {facts.resource_name}"
-    if facts.places is not None:
-        enough = sum(1 for tally in facts.places.values() if tally.allocatable >= count)
+    if facts.supply is not None:
+        enough = len(facts.supply.places_with(count))
         known += f", which {nodes_(enough)} {'seems' if enough == 1 else 'seem'} to have free"
     return _because(facts, "NotScheduled", f"{known}{_scheduler(shape)}", is_certain=False)
 

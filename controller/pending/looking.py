@@ -4,13 +4,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
-from controller.api import Bridge, DeviceTally
+from controller.api import Bridge
 from controller.bridges import Waiting, matches
 from controller.pending.explaining import Explanation, Facts, explain
 from controller.pending.quotas import used_up
 from controller.pending.summary import summarize
+from controller.pending.supply import Supply, supply_of
 from controller.pending.waiters import PATIENCE_SECONDS, Waiters
 from controller.watching import PodShape, SeenPod, Watcher
 
@@ -18,7 +19,11 @@ DOMAIN: Final = "nvidia.com/"
 """Names in it are ours to explain, also where nobody has made a bridge."""
 
 _MOST_COMPARED: Final = 200
-"""Shapes of pods that are compared with nodes in one look; the others are explained without."""
+"""Shapes of pods that are compared with nodes and numbers in one look. There are that many only where the scheduler has
+something else to say of each; the others are explained like the first that wants the same."""
+
+
+Wants: TypeAlias = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +97,19 @@ class _Explainer:
         for each in watcher.classes().values():
             self._carriers[each.extended_name].append(each.name)
         self._facts: dict[str, Facts] = {}
+        self._by_wants: dict[Wants, Sequence[Explanation]] = {}
         self._compared = 0
 
     def explain(self, shape: PodShape) -> Sequence[Explanation]:
         """Say why pods of a shape wait; what is certain comes first."""
+        self._compared += 1
+        if self._compared > _MOST_COMPARED and shape.wants in self._by_wants:
+            return self._by_wants[shape.wants]
         total = sum(count for name, count in shape.wants if name in self._bridges)
-        self._compared += bool(shape.selector)
         found = [explain(shape, count, total, self._of(name)) for name, count in shape.wants if self._is_ours(name)]
-        return sorted(found, key=lambda each: not each.is_certain)
+        explanations = sorted(found, key=lambda each: not each.is_certain)
+        self._by_wants.setdefault(shape.wants, explanations)
+        return explanations
 
     def _is_ours(self, name: str) -> bool:
         return name in self._bridges or (name.startswith(DOMAIN) and not self._carriers.get(name))
@@ -112,17 +122,18 @@ class _Explainer:
 
     def _gather(self, name: str) -> Facts:
         bridge = self._bridges.get(name)
+        plugin = self._census.plugin_nodes(name)
         return Facts(
             resource_name=name,
             bridge=bridge,
             carriers=tuple(self._carriers.get(name, ())),
-            places=self._places(bridge),
-            plugin=self._census.plugin_nodes(name),
+            supply=self._supply(bridge, plugin),
+            plugin=plugin,
             nodes=self._census.known_nodes,
             known=self._bridges.keys(),
         )
 
-    def _places(self, bridge: Bridge | None) -> Mapping[str, DeviceTally] | None:
+    def _supply(self, bridge: Bridge | None, plugin: Mapping[str, int]) -> Supply | None:
         if bridge is None or bridge.spec.select.cel:
             return None
-        return self._census.places(partial(matches, bridge.spec.select))
+        return supply_of(self._census.places(partial(matches, bridge.spec.select)), plugin)

@@ -1,7 +1,7 @@
 import pytest
 
 from controller.api import Bridge, BridgeSpec, BridgeStatus, Condition, ConditionType, DeviceTally, Select
-from controller.pending import Facts, explain
+from controller.pending import Facts, explain, supply_of
 from controller.watching import PodShape, SeenNode, Taint
 
 NAME = "nvidia.com/gpu"
@@ -21,8 +21,10 @@ def tally(published, **more):
     return DeviceTally(published=published, **more)
 
 
-def facts(*, places=None, **more):
-    return Facts(resource_name=NAME, **{"bridge": bridge(), "carriers": ("c",), "places": places or {}, **more})
+def facts(*, places=None, plugin=None, **more):
+    supply = supply_of(places or {}, plugin or {})
+    given = {"bridge": bridge(), "carriers": ("c",), "supply": supply, "plugin": plugin or {}, **more}
+    return Facts(resource_name=NAME, **given)
 
 
 def why(known, count=1, *, total=None, **shape):
@@ -126,7 +128,7 @@ def test_the_device_plugin_without_a_bridge():
 
 
 def test_a_class_without_a_bridge_is_not_explained():
-    found = why(facts(bridge=None, places=None), said="no")
+    found = why(facts(bridge=None, supply=None), said="no")
     assert (found.reason, found.is_certain) == ("NotScheduled", False)
 
 
