@@ -66,6 +66,9 @@ _MISSING_SECONDS: Final = 60.0
 _COUNTS_SECONDS: Final = 0.5
 """By which changes of slices, claims and nodes are gathered, so that a busy cluster does not cost a write for each."""
 
+_PODS_SECONDS: Final = 2.0
+"""By which changes of pods that wait are gathered: there may be thousands, and they can wait."""
+
 _AGAIN_SECONDS: Final = 600.0
 """After which a name is looked at though nothing seems to have changed."""
 
@@ -204,7 +207,7 @@ class Reconciler:
             return
         self._queue.add(_DISCOVER)
         self._queue.add(_BASE)
-        self._queue.add_after(_PODS, _COUNTS_SECONDS)
+        self._queue.add_after(_PODS, _PODS_SECONDS)
         former = set(self._bridges)
         self._read_bridges()
         for name in sorted(former | set(self._bridges) | set(self._rivals)):
@@ -334,7 +337,7 @@ class Reconciler:
 
     def wake_for_pods(self) -> None:
         """Pods that wait, or quotas, have changed. Harmless on any thread."""
-        self._queue.add_after(_PODS, _COUNTS_SECONDS)
+        self._queue.add_after(_PODS, _PODS_SECONDS)
 
     def _remember(self, resource_name: str, decision: Decision) -> None:
         if decision.rivals:

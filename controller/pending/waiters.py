@@ -23,7 +23,8 @@ LOOK_SECONDS: Final = 5.0
 """Between two looks while pods wait."""
 
 TOLD_AT_ONCE: Final = 50
-"""Pods that are told in one look; with `LOOK_SECONDS` ten Events in a second at most."""
+TOLD_PER_SECOND: Final = 10.0
+"""Pods that are told in one look, and over time: what an API server does not feel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,8 @@ class Waiters:
         self._clock = clock
         self._since: dict[str, float] = {}
         self._told: dict[str, dict[str, float]] = {}
+        self._looked = clock()
+        self._allowance = float(TOLD_AT_ONCE)
 
     def look(self, pods: Iterable[SeenPod], explain: Callable[[PodShape], Sequence[Explanation]]) -> Outcome:
         """Look at the pods that have no node.
@@ -83,10 +86,13 @@ class Waiters:
         explanations: Mapping[PodShape, Sequence[Explanation]],
         now: float,
     ) -> Iterator[tuple[SeenPod, Explanation]]:
-        left = TOLD_AT_ONCE
+        self._allowance = min(TOLD_AT_ONCE, self._allowance + TOLD_PER_SECOND * (now - self._looked))
+        self._looked = now
         for pod, explanation in _in_turn(groups, explanations):
-            if left and self._is_news(pod, explanation, now):
-                left -= 1
+            if self._allowance < 1:
+                return
+            if self._is_news(pod, explanation, now):
+                self._allowance -= 1
                 self._told.setdefault(pod.uid, {})[explanation.reason] = now
                 yield pod, explanation
 

@@ -1,7 +1,7 @@
 import pytest
 
 from controller.pending import Explanation, Waiters
-from controller.pending.waiters import PATIENCE_SECONDS, REPEAT_SECONDS, TOLD_AT_ONCE
+from controller.pending.waiters import PATIENCE_SECONDS, REPEAT_SECONDS, TOLD_AT_ONCE, TOLD_PER_SECOND
 from controller.watching import PodShape, SeenPod
 
 NAME = "nvidia.com/gpu"
@@ -118,5 +118,10 @@ def test_ten_thousand_pods_are_explained_by_shape_and_told_little_by_little(wait
     # One of each shape comes first.
     assert len({each.shape for each, _ in first.tell[:7]}) == 7
     assert len(first.waiting[NAME]) == 10_000
+    assert waiters.look(pods, explain).tell == []
+    clock.now += 2
     second = waiters.look(pods, explain)
+    assert len(second.tell) == 2 * TOLD_PER_SECOND
     assert not {each.uid for each, _ in first.tell} & {each.uid for each, _ in second.tell}
+    clock.now += 3600
+    assert len(waiters.look(pods, explain).tell) == TOLD_AT_ONCE
