@@ -41,9 +41,10 @@ def conflict_of(situation: Situation, bridge: Bridge, rivals: Collection[str]) -
             "delete this bridge and make it again with another spec.deviceClassName",
         )
     if seen is not None and not seen.bridge and not bridge.spec.adopt:
+        whose = "is a base class, which claims name" if seen.is_base else "was made by somebody else"
         return _conflict(
             "ClassNotOurs",
-            f"DeviceClass {name} was made by somebody else; set spec.adopt: true to take it over, or make the bridge "
+            f"DeviceClass {name} {whose}; set spec.adopt: true to take it over, or make the bridge "
             "again with another spec.deviceClassName",
         )
     if rivals:

@@ -119,6 +119,7 @@ def test_a_bridge_gets_ours_only_if_it_adopts(world):
     world.add(base_bridge())
     world.settle()
     assert world.reasons("base")["Conflict"] == "ClassNotOurs"
+    assert "gpu.nvidia.com is a base class, which claims name; set" in world.status("base").conditions[0].message
     assert world.carriers() == set()
     world.change("base", adopt=True)
     world.settle()
