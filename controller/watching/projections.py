@@ -23,9 +23,6 @@ from dradriver.api import DRIVER_NAME, Attribute, Capacity
 from dradriver.kube import Object, key_of
 from dradriver.resource import parse_quantity
 
-SHARES: Final = "shares"
-"""Capacity of a device that several pods can have at once: how many."""
-
 _KEPT: Final = ("name", "namespace", "uid", "resourceVersion")
 _AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
 _DIFFERENT: Final = 1 << 16
@@ -121,7 +118,7 @@ def _classes(request: Mapping[str, Any]) -> Iterator[str]:
 def _shares_used(result: Mapping[str, Any]) -> int:
     """How many shares a result takes of its device; the API server tells them by the capacity's full or short name."""
     consumed = result.get("consumedCapacity") or {}
-    value = consumed.get(SHARES) or consumed.get(f"{DRIVER_NAME}/{SHARES}")
+    value = consumed.get(Capacity.SHARES) or consumed.get(f"{DRIVER_NAME}/{Capacity.SHARES}")
     return int(parse_quantity(str(value or 1)))
 
 
@@ -140,7 +137,7 @@ def _device(entry: Mapping[str, Any]) -> SeenDevice:
         ),
         bool(effects & _AWAY),
         _counter_sets(entry.get("consumesCounters") or (), name="counterSet"),
-        (_amount(capacity, SHARES) or 0) if entry.get("allowMultipleAllocations") else 0,
+        (_amount(capacity, Capacity.SHARES) or 0) if entry.get("allowMultipleAllocations") else 0,
     )
 
 

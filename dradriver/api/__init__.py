@@ -71,8 +71,18 @@ class DeviceType:
     MIG: Final = "mig"
 
 
+class Sharing:
+    """Values of the attribute `sharing`: how several claims use a device at once, if they may."""
+
+    NONE: Final = "none"
+    TIME_SLICING: Final = "time-slicing"
+
+
 class Attribute:
-    """Names of device attributes. Names without a domain belong to the driver's."""
+    """Names of device attributes. Names without a domain belong to the driver's.
+
+    `sharing` and `renamed` only nodes have whose configuration shares GPUs, there on every device.
+    """
 
     TYPE: Final = "type"
     UUID: Final = "uuid"
@@ -85,11 +95,13 @@ class Attribute:
     DRIVER_VERSION: Final = "driverVersion"
     CUDA_DRIVER_VERSION: Final = "cudaDriverVersion"
     ADDRESSING_MODE: Final = "addressingMode"
+    SHARING: Final = "sharing"
+    """One of `Sharing`."""
+    RENAMED: Final = "renamed"
+    """The administrator wants shares under a name of their own, such as nvidia.com/gpu.shared."""
     PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
     PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
     NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
-    SHARING: Final = "sharing"
-    RENAMED: Final = "renamed"
 
 
 class TaintKey:
@@ -121,5 +133,7 @@ class Capacity:
     ENCODERS: Final = "encoders"
     JPEG_ENGINES: Final = "jpegEngines"
     OFA_ENGINES: Final = "ofaEngines"
+    SHARES: Final = "shares"
+    """Of a device that several claims may use at once: how many. Who asks for nothing takes one."""
     MEMORY_SLICE: Final = "memorySlice"
     """Prefix: `memorySlice<i>` is 1 for each memory slice that an existing MIG instance occupies."""
