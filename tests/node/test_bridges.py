@@ -180,6 +180,8 @@ def test_deleted_while_in_use(node, space, bridges):
     # Nobody else gets one any more.
     space.add(pod("late", limited("app", small=1)))
     assert f"Insufficient {SMALL}" in space.unschedulable("late")
+    note = space.told("Pod", "late", "BridgeLeaving")
+    assert note.startswith("ExtendedResourceBridge mig-1g.10gb: it is being deleted, and 1 claim uses DeviceClass")
     space.delete("user")
     wait_for(lambda: bridges.find("mig-1g.10gb") is None, "the bridge to be gone", state=bridges.log)
     assert bridges.device_class(SMALL_CLASS) is None
