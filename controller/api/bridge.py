@@ -123,6 +123,7 @@ class DeviceTally:
         allocated: that claims hold.
         tainted: with a taint that keeps pods away.
         blocked: neither allocated nor tainted, but other partitions use up their counters, or their pool is incomplete.
+        distinct: devices, however many shares they have; not part of a bridge's status.
     """
 
     published: int = 0
@@ -130,6 +131,7 @@ class DeviceTally:
     allocated: int = 0
     tainted: int = 0
     blocked: int = 0
+    distinct: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

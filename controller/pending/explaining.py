@@ -182,10 +182,22 @@ def _numbers(shape: PodShape, count: int, facts: Facts, supply: Supply) -> Itera
             f"the pod asks for {count} of {facts.resource_name}, and no node has more than {supply.most}; ask for "
             "less, or spread them over several pods",
         )
+    elif (at_once := _at_once(shape, facts)) > supply.most_distinct and supply.is_bound and not facts.plugin:
+        yield _because(
+            facts,
+            "TooManyDevices",
+            f"a container asks for {at_once} of {facts.resource_name}, which have to be different devices, and no "
+            f"node has more than {supply.most_distinct}, though each can be shared; ask for less",
+        )
     elif count > supply.most_free:
         yield _none_free(shape, count, facts, supply)
     elif not facts.plugin and "" not in supply.free and facts.nodes:
         yield from _excluded(shape, count, facts, supply.places_with(count))
+
+
+def _at_once(shape: PodShape, facts: Facts) -> int:
+    """The most that one container wants. Source: a request of a claim gets no device twice, whatever shares it has."""
+    return dict(shape.largest).get(facts.resource_name, 0)
 
 
 def _none_free(shape: PodShape, count: int, facts: Facts, supply: Supply) -> Explanation:

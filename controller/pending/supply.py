@@ -15,6 +15,7 @@ class Supply:
         free: how much is allocatable by node, where there is any; "" for what is bound to no node.
         count: of these nodes.
         most: that any node has, those of the device plugin included.
+        most_distinct: devices that any node has through DRA, however many shares they have.
         is_bound: all of it lies on nodes, so that no pod can have more than `most`.
     """
 
@@ -22,6 +23,7 @@ class Supply:
     free: Mapping[str, int]
     count: int
     most: int
+    most_distinct: int
     is_bound: bool
 
     @property
@@ -47,6 +49,7 @@ def supply_of(places: Mapping[str, DeviceTally], plugin: Mapping[str, int]) -> S
         free={node: tally.allocatable for node, tally in served.items() if tally.allocatable},
         count=len(served),
         most=max([tally.published for tally in places.values()] + list(plugin.values()), default=0),
+        most_distinct=max((tally.distinct for tally in places.values()), default=0),
         is_bound="" not in places,
     )
 

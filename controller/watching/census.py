@@ -230,6 +230,7 @@ def _tally(device: SeenDevice, used: int, *, is_open: bool) -> DeviceTally:
         allocated=used,
         tainted=total if device.is_tainted else 0,
         blocked=free if not is_open and not device.is_tainted else 0,
+        distinct=1,
     )
 
 
@@ -254,25 +255,27 @@ def _fits(device: SeenDevice, left: Mapping[tuple[str, str], int]) -> bool:
 
 
 def _row(tally: DeviceTally) -> tuple[int, ...]:
-    return tally.published, tally.allocatable, tally.allocated, tally.tainted, tally.blocked
+    return tally.published, tally.allocatable, tally.allocated, tally.tainted, tally.blocked, tally.distinct
+
+
+def _from_row(row: Iterable[int]) -> DeviceTally:
+    published, allocatable, allocated, tainted, blocked, distinct = row
+    return DeviceTally(
+        published=published,
+        allocatable=allocatable,
+        allocated=allocated,
+        tainted=tainted,
+        blocked=blocked,
+        distinct=distinct,
+    )
 
 
 def _sum(tallies: Iterable[DeviceTally]) -> DeviceTally:
-    rows = map(_row, tallies)
-    published, allocatable, allocated, tainted, blocked = map(sum, zip((0,) * 5, *rows, strict=True))
-    return DeviceTally(
-        published=published, allocatable=allocatable, allocated=allocated, tainted=tainted, blocked=blocked
-    )
+    return _from_row(map(sum, zip((0,) * 6, *map(_row, tallies), strict=True)))
 
 
 def _difference(one: DeviceTally, other: DeviceTally) -> DeviceTally:
-    return DeviceTally(
-        published=one.published - other.published,
-        allocatable=one.allocatable - other.allocatable,
-        allocated=one.allocated - other.allocated,
-        tainted=one.tainted - other.tainted,
-        blocked=one.blocked - other.blocked,
-    )
+    return _from_row(map(int.__sub__, _row(one), _row(other)))
 
 
 def _set(mapping: dict[Key, Value], key: Key, value: Value | None) -> None:

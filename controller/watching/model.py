@@ -141,6 +141,7 @@ class PodShape:
 
     Attributes:
         wants: extended resources with their numbers, as the scheduler adds them up over containers; sorted.
+        largest: of each of them, the most that one container wants; sorted.
         selector: of nodes, sorted.
         tolerations: of nodes' taints.
         has_affinity: it has rules for nodes or pods that are not looked at here.
@@ -149,6 +150,7 @@ class PodShape:
     """
 
     wants: tuple[tuple[str, int], ...] = ()
+    largest: tuple[tuple[str, int], ...] = ()
     selector: Labels = ()
     tolerations: tuple[Taint, ...] = ()
     has_affinity: bool = False

@@ -60,6 +60,7 @@ def _shape(item: Object) -> PodShape:
     return _shared(
         PodShape(
             wants=wants,
+            largest=_largest(spec),
             selector=_labels(spec.get("nodeSelector") or {}),
             tolerations=tuple(_toleration(each) for each in spec.get("tolerations") or ()),
             has_affinity=bool(affinity.get("nodeAffinity") or affinity.get("podAffinity")),
@@ -90,6 +91,13 @@ def wanted(spec: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
         else:
             largest |= limits + _sidecars_before(spec, init)
     return tuple(sorted((steady | largest).items()))
+
+
+def _largest(spec: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    largest: Counter[str] = Counter()
+    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        largest |= _limits([container])
+    return tuple(sorted(largest.items()))
 
 
 def _sidecars_before(spec: Mapping[str, Any], init: Mapping[str, Any]) -> Counter[str]:

@@ -42,7 +42,13 @@ def test_shares_are_what_is_counted(controllers, yard, admin):
         yard.add_pod(f"one-{number}")
         yard.wait_placed(f"one-{number}")
     controllers.wait_counts(renamed, published=8, allocatable=0, allocated=8)
+    yard.add_pod("three", 3)
     yard.add_pod("ninth")
+    note = yard.told("three", "TooManyDevices")
+    assert note == (
+        f"a container asks for 3 of {yard.resource}, which have to be different devices, and no node has more than 2, "
+        "though each can be shared; ask for less"
+    )
     note = yard.told("ninth", "NoDeviceFree")
     assert "no node has so many free: of 8 on 1 node 8 are allocated;" in note
     claims = [each for each in admin.list(RESOURCE_CLAIMS).items if each["metadata"]["namespace"] == yard.name]

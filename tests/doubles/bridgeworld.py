@@ -25,6 +25,7 @@ from controller.bridges import (
     ReleaseClass,
     RemoveFinalizer,
     Situation,
+    Waiting,
     decide,
     keep_base_classes,
 )
@@ -80,6 +81,7 @@ class World:
     version: int = 0
     incarnation: int = 0
     tellings: list = field(default_factory=list)
+    waiting: Waiting | None = None
     keeping: BaseKeeping | None = None
     base_states: dict = field(default_factory=dict)
     notices: list = field(default_factory=list)
@@ -152,6 +154,7 @@ class World:
             unsupported=self.unsupported,
             writer=f"controller-{self.incarnation}",
             rivals=self.rivals,
+            waiting=self.waiting,
         )
 
     def step(self, *, interrupted_after=None):

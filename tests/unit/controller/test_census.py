@@ -118,6 +118,7 @@ def test_numbers_by_node():
         "b": DeviceTally(published=4, allocatable=4),
         "": DeviceTally(published=1, allocatable=1),
     }
+    assert {node: found.distinct for node, found in census.places(anything).items()} == {"a": 1, "b": 3, "": 1}
     assert set(census.places(mig)) == {"b"}
     assert census.plugin_nodes(NAME) == {"b": 2}
     assert census.known_nodes["b"].labels == (("zone", "1"),)
@@ -251,7 +252,10 @@ class AnyOrder(RuleBasedStateMachine):
         for matches in (gpu, mig, anything):
             assert self.census.devices(matches) == fresh.devices(matches)
             assert self.census.nodes(NAME, matches) == fresh.nodes(NAME, matches)
-            assert self.census.places(matches) == fresh.places(matches)
+            places = self.census.places(matches)
+            assert places == fresh.places(matches)
+            distinct = {node: found.distinct for node, found in fresh.places(matches).items()}
+            assert {node: found.distinct for node, found in places.items()} == distinct
         for name in ("x", "y"):
             assert self.census.users(name) == fresh.users(name)
         assert set(self.census.kinds()) == set(fresh.kinds())

@@ -41,6 +41,7 @@ def test_a_pod():
         uid="u",
         shape=PodShape(
             wants=((GPU, 1),),
+            largest=((GPU, 1),),
             selector=(("zone", "a"),),
             tolerations=(
                 Taint(key="k", effect="NoSchedule", operator="Exists"),
@@ -101,6 +102,11 @@ def test_the_name_of_a_claim_over_quota_is_left_out():
 )
 def test_what_a_pod_wants(spec, expected):
     assert dict(wanted(spec)) == expected
+
+
+def test_the_most_that_one_container_wants():
+    containers = (container(gpu=1), container(gpu=2, mig=1))
+    assert shape(pod(*containers, initContainers=[container(mig=3)])).largest == ((GPU, 2), (MIG, 3))
 
 
 def test_a_quota_keeps_what_devices_count_to():

@@ -60,6 +60,16 @@ def test_more_than_any_node_has():
     assert "no node has more than 8" in found.message
 
 
+def test_one_container_gets_no_device_twice_whatever_shares_it_has():
+    known = facts(places={"a": tally(8, allocatable=8, distinct=2)})
+    found = why(known, 3, largest=((NAME, 3),))
+    assert (found.reason, found.is_certain) == ("TooManyDevices", True)
+    assert "a container asks for 3 of nvidia.com/gpu, which have to be different devices" in found.message
+    assert "no node has more than 2, though each can be shared" in found.message
+    # Two containers may have shares of the same.
+    assert why(known, 3, largest=((NAME, 2),)).reason == "NotScheduled"
+
+
 def test_devices_that_belong_to_no_node_set_no_limit():
     assert why(facts(places={"": tally(1), "a": tally(1)}), 9).reason == "NoDeviceFree"
 
