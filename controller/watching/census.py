@@ -88,6 +88,7 @@ class Census:
             self._dirty.add(pool)
         for pool, device, shares in claim.shares:
             self._shares[pool][device] += shares
+            self._dirty.add(pool)
 
     def _forget_claim(self, key: str, claim: SeenClaim) -> None:
         for name in claim.classes:
@@ -102,6 +103,7 @@ class Census:
             self._shares[pool][device] -= shares
             # Counters that are added keep what is above nothing only.
             self._shares[pool] = +self._shares[pool]
+            self._dirty.add(pool)
 
     # --- being asked -----------------------------------------------------------------------------
 
