@@ -101,8 +101,8 @@ class Census:
             self._dirty.add(pool)
         for pool, device, shares in claim.shares:
             self._shares[pool][device] -= shares
-            # Counters that are added keep what is above nothing only.
-            self._shares[pool] = +self._shares[pool]
+            # The sign keeps what is above nothing only.
+            _set(self._shares, pool, +self._shares[pool] or None)
             self._dirty.add(pool)
 
     # --- being asked -----------------------------------------------------------------------------
