@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from controller.api import Mode
+from controller.api import BaseKeeping, Mode
 from dradriver.observe.logs import LOG_FORMATS, LOG_LEVELS, LogFormat, LogLevel
 
 _OFF: Final = "off"
@@ -26,6 +26,7 @@ class Options:
         namespace: of the Lease.
         identity: of this process among those that would lead.
         discovery: mode of bridges that are made for every MIG profile found; None if none are.
+        base_classes: what is done with base classes that somebody else made; None if none are looked at.
         http_endpoint: `host:port` of metrics and probes; "" for none.
         log_level: lines below are dropped.
         log_format: how lines look.
@@ -35,6 +36,7 @@ class Options:
     namespace: str
     identity: str
     discovery: Mode | None
+    base_classes: BaseKeeping | None
     http_endpoint: str
     log_level: LogLevel
     log_format: LogFormat
@@ -51,6 +53,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         ("log-level", values.log_level, LOG_LEVELS),
         ("log-format", values.log_format, LOG_FORMATS),
         ("discover-mig-profiles", values.discover_mig_profiles, (_OFF, *map(str, Mode))),
+        ("base-classes", values.base_classes, (*map(str, BaseKeeping), _OFF)),
     ):
         if value not in known:
             parser.error(f"--{flag}: {value!r} is none of {', '.join(known)}")
@@ -62,6 +65,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         # A pod's container that is restarted has the same name, but may not believe that it leads still.
         identity=f"{values.identity or socket.gethostname()}_{secrets.token_hex(4)}",
         discovery=None if values.discover_mig_profiles == _OFF else Mode(values.discover_mig_profiles),
+        base_classes=None if values.base_classes == _OFF else BaseKeeping(values.base_classes),
         http_endpoint=values.http_endpoint,
         log_level=values.log_level,
         log_format=values.log_format,
@@ -89,6 +93,13 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         _OFF,
         f"make a bridge nvidia.com/mig-<profile> for every MIG profile that nodes publish: its mode, which is one of "
         f"{', '.join(Mode)}, or {_OFF}",
+    )
+    add(
+        "base-classes",
+        "BASE_CLASSES",
+        BaseKeeping.KEEP,
+        "keep: make the DeviceClasses gpu.nvidia.com and mig.nvidia.com if they are missing, and keep those that were "
+        f"made so; adopt: also take over those of somebody else; or {_OFF}",
     )
     add("http-endpoint", "HTTP_ENDPOINT", ":8080", "host:port for /metrics, /healthz and /readyz; none if empty")
     add("log-level", "LOG_LEVEL", "info", f"how much is logged: {', '.join(LOG_LEVELS)}")

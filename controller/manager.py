@@ -17,7 +17,7 @@ import structlog
 from controller.acting import Actor, unsupported_because
 from controller.flags import Options
 from controller.metrics import Metrics
-from controller.reconciler import Reconciler
+from controller.reconciler import Reconciler, Wishes
 from controller.watching import Watcher
 from dradriver.ending import Ending
 from dradriver.kube import Client, Elector, EventRecorder, KubeError, WorkQueue
@@ -67,7 +67,9 @@ class Manager:
             on_elected=self._elected.set,
             on_lost=ending.ask,
         )
-        self._watcher = Watcher(client, on_change=self._on_change, on_return=self._on_return)
+        self._watcher = Watcher(
+            client, on_change=self._on_change, on_return=self._on_return, on_waiting=self._on_waiting
+        )
         actor = Actor(client, self._watcher, may_act=lambda: self._elector.leads, on_action=self._metrics.acted)
         self._reconciler = Reconciler(
             partial(unsupported_because, client),
@@ -77,7 +79,7 @@ class Manager:
             metrics=self._metrics,
             queue=self._queue,
             identity=options.identity,
-            discovery=options.discovery,
+            wishes=Wishes(discovery=options.discovery, base_classes=options.base_classes),
         )
 
     def run(self) -> int:
@@ -106,6 +108,9 @@ class Manager:
 
     def _on_return(self) -> None:
         self._reconciler.ask_again()
+
+    def _on_waiting(self) -> None:
+        self._reconciler.wake_for_pods()
 
     def _connect(self, *, timeout: float) -> Client:
         try:

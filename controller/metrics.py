@@ -16,8 +16,10 @@ from prometheus_client import (
 )
 
 from controller.api import BridgeStatus, ConditionType
+from controller.bridges import BaseState
 
 _STATES: Final = ("ready", "conflict", "degraded", "other")
+_BASE_STATES: Final = tuple(map(str, BaseState))
 
 
 class Metrics:
@@ -37,6 +39,18 @@ class Metrics:
             "dradriver_controller_bridges", "ExtendedResourceBridges by state.", ["state"], registry=self.registry
         )
         self._bridges = {state: bridges.labels(state) for state in _STATES}
+        base = Gauge(
+            "dradriver_controller_base_classes",
+            "Classes gpu.nvidia.com and mig.nvidia.com by who has them; differs: somebody else, with other contents.",
+            ["state"],
+            registry=self.registry,
+        )
+        self._base = {state: base.labels(state) for state in _BASE_STATES}
+        self._pending = Gauge(
+            "dradriver_controller_pending_pods",
+            "Pods that have waited some seconds for a node and ask for a bridge's resource.",
+            registry=self.registry,
+        )
         self._actions = Counter(
             "dradriver_controller_actions_total", "Writes by what they do.", ["action"], registry=self.registry
         )
@@ -63,6 +77,16 @@ class Metrics:
         counts = Tally(_state(status) for status in statuses)
         for state, gauge in self._bridges.items():
             gauge.set(counts[state])
+
+    def set_base_classes(self, states: Iterable[str]) -> None:
+        """State how the base classes are."""
+        counts = Tally(states)
+        for state, gauge in self._base.items():
+            gauge.set(counts[state])
+
+    def set_pending(self, pods: int) -> None:
+        """State how many pods wait."""
+        self._pending.set(pods)
 
     def acted(self, action: str) -> None:
         """Count a write."""

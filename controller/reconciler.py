@@ -1,21 +1,46 @@
 """One worker that brings the cluster to what bridges want, name by name."""
 
+import logging
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import structlog
 
 from controller.acting import Actor, NotLeadingError
-from controller.api import BRIDGES, Bridge, BridgeError, BridgeStatus, Mode, decode_bridge, resource_name_of
-from controller.bridges import Decision, Situation, Telling, decide, discover, matches
+from controller.api import (
+    BRIDGES,
+    BaseKeeping,
+    Bridge,
+    BridgeError,
+    BridgeStatus,
+    Mode,
+    decode_bridge,
+    resource_name_of,
+)
+from controller.bridges import (
+    BaseState,
+    Decision,
+    Notice,
+    Situation,
+    Telling,
+    Waiting,
+    decide,
+    discover,
+    keep_base_classes,
+    matches,
+)
 from controller.bridges.conditions import refused
 from controller.metrics import Metrics
-from controller.watching import Watcher
+from controller.pending import LOOK_SECONDS, Explanation, Looker
+from controller.watching import SeenPod, Watcher
 from dradriver.kube import (
+    DEVICE_CLASSES,
+    PODS,
     EventType,
     ForbiddenError,
     Happening,
@@ -30,8 +55,10 @@ log = structlog.get_logger(__name__)
 
 _LOOK: Final = ""
 _DISCOVER: Final = "discover"
-"""Keys of the work queue for taking in what has changed, and for making bridges; all others are extended resource
-names, which have a slash."""
+_PODS: Final = "pods"
+_BASE: Final = "base"
+"""Keys of the work queue for taking in what has changed, for making bridges, for pods that wait and for base classes;
+all others are extended resource names, which have a slash."""
 
 _MISSING_SECONDS: Final = 60.0
 """After which it is looked again whether a bridge's profile is still missing."""
@@ -39,8 +66,24 @@ _MISSING_SECONDS: Final = 60.0
 _COUNTS_SECONDS: Final = 0.5
 """By which changes of slices, claims and nodes are gathered, so that a busy cluster does not cost a write for each."""
 
+_PODS_SECONDS: Final = 2.0
+"""By which changes of pods that wait are gathered: there may be thousands, and they can wait."""
+
 _AGAIN_SECONDS: Final = 600.0
 """After which a name is looked at though nothing seems to have changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the controller was told.
+
+    Attributes:
+        discovery: mode of bridges for MIG profiles that are found; None if none are to be made.
+        base_classes: what is done with base classes that somebody else made; None if none are looked at.
+    """
+
+    discovery: Mode | None = None
+    base_classes: BaseKeeping | None = None
 
 
 class Reconciler:
@@ -54,7 +97,7 @@ class Reconciler:
         metrics: where work is counted.
         queue: of names, in which the watcher's news are wanted too.
         identity: of this process.
-        discovery: mode of bridges for MIG profiles that are found; None if none are to be made.
+        wishes: what is to be done beside bridges.
     """
 
     def __init__(
@@ -67,7 +110,7 @@ class Reconciler:
         metrics: Metrics,
         queue: WorkQueue[str],
         identity: str,
-        discovery: Mode | None = None,
+        wishes: Wishes,
     ) -> None:
         self._ask = ask
         self._watcher = watcher
@@ -76,9 +119,12 @@ class Reconciler:
         self._metrics = metrics
         self._queue = queue
         self._identity = identity
-        self._discovery = discovery
+        self._wishes = wishes
+        self._base_states: Mapping[str, BaseState] = {}
         self._missing: Mapping[str, float] = {}
         self._clock = time.monotonic
+        self._looker = Looker(watcher, time.monotonic)
+        self._waiting: Mapping[str, Waiting] = {}
         self._rivals: dict[str, frozenset[str]] = {}
         self._bridges: dict[str, list[tuple[Bridge, Object]]] = {}
         self._owners: dict[str, str] = {}
@@ -89,6 +135,7 @@ class Reconciler:
     def start(self) -> None:
         """Start working, on everything."""
         self._queue.add(_LOOK)
+        self._queue.add(_PODS)
         self._thread = threading.Thread(target=self.run, name="reconciler", daemon=True)
         self._thread.start()
 
@@ -144,6 +191,10 @@ class Reconciler:
                 self._look()
             case "discover":
                 self._discover()
+            case "pods":
+                self._look_at_pods()
+            case "base":
+                self._keep_base_classes()
             case _:
                 self._settle(key)
 
@@ -155,6 +206,8 @@ class Reconciler:
         if not self._watcher.absorb() and not is_first:
             return
         self._queue.add(_DISCOVER)
+        self._queue.add(_BASE)
+        self._queue.add_after(_PODS, _PODS_SECONDS)
         former = set(self._bridges)
         self._read_bridges()
         for name in sorted(former | set(self._bridges) | set(self._rivals)):
@@ -174,6 +227,9 @@ class Reconciler:
             self._owners.setdefault(bridge.spec.device_class_name, bridge.name)
         self._metrics.set_bridges(bridge.status for bridge in everything)
 
+    def _all_bridges(self) -> list[Bridge]:
+        return [bridge for pairs in self._bridges.values() for bridge, _ in pairs]
+
     def _situation(self, resource_name: str) -> Situation:
         bridges = tuple(bridge for bridge, _ in self._bridges.get(resource_name, ()))
         census = self._watcher.census
@@ -190,6 +246,7 @@ class Reconciler:
             unsupported=self._unsupported,
             writer=self._identity,
             rivals=self._rivals_of(resource_name),
+            waiting=self._waiting.get(resource_name),
         )
 
     def _rivals_of(self, resource_name: str) -> frozenset[str]:
@@ -216,17 +273,44 @@ class Reconciler:
         self._write_statuses(resource_name, decision.statuses)
         self._queue.add_after(resource_name, _AGAIN_SECONDS)
 
+    def _look_at_pods(self) -> None:
+        """Tell pods why they wait, and have bridges say so whose pods are others than before."""
+        look = self._looker.look(self._all_bridges())
+        for pod, explanation in look.tell:
+            self._record(_explained(pod, explanation))
+        for name, waiting in (look.waiting or {}).items():
+            if waiting != self._waiting.get(name):
+                self._queue.add(name)
+        self._waiting = look.waiting or self._waiting
+        self._metrics.set_pending(sum(waiting.pods for waiting in self._waiting.values()))
+        if look.again:
+            self._queue.add_after(_PODS, LOOK_SECONDS)
+
+    def _keep_base_classes(self) -> None:
+        keeping = self._wishes.base_classes
+        if keeping is None:
+            return
+        self._read_bridges()
+        decision = keep_base_classes(self._watcher.classes(), self._all_bridges(), keeping, self._base_states)
+        self._actor.act(decision.actions)
+        self._base_states = decision.states
+        self._metrics.set_base_classes(decision.states.values())
+        for notice in decision.notices:
+            log.log(logging.WARNING if notice.is_warning else logging.INFO, notice.note, reason=notice.reason)
+            self._record(_noticed(notice))
+        self._queue.add_after(_BASE, _AGAIN_SECONDS)
+
     def _discover(self) -> None:
-        if self._discovery is None:
+        if self._wishes.discovery is None:
             return
         self._read_bridges()
         census = self._watcher.census
         found = discover(
             census.kinds(),
-            [bridge for pairs in self._bridges.values() for bridge, _ in pairs],
+            self._all_bridges(),
             used=census.used_classes(),
             missing=self._missing,
-            mode=self._discovery,
+            mode=self._wishes.discovery,
             now=self._clock(),
         )
         self._missing = found.missing
@@ -251,6 +335,10 @@ class Reconciler:
         else:
             self._queue.add_after(_LOOK, _COUNTS_SECONDS)
 
+    def wake_for_pods(self) -> None:
+        """Pods that wait, or quotas, have changed. Harmless on any thread."""
+        self._queue.add_after(_PODS, _PODS_SECONDS)
+
     def _remember(self, resource_name: str, decision: Decision) -> None:
         if decision.rivals:
             self._rivals[resource_name] = decision.rivals
@@ -274,4 +362,28 @@ def _happening(telling: Telling) -> Happening:
         reason=telling.reason,
         action=telling.action,
         note=telling.note,
+    )
+
+
+def _noticed(notice: Notice) -> Happening:
+    return Happening(
+        regarding=Regarding(
+            api_version=DEVICE_CLASSES.api_version, kind=DEVICE_CLASSES.kind, name=notice.name, uid=notice.uid
+        ),
+        type=EventType.WARNING if notice.is_warning else EventType.NORMAL,
+        reason=notice.reason,
+        action="Keep",
+        note=notice.note,
+    )
+
+
+def _explained(pod: SeenPod, explanation: Explanation) -> Happening:
+    return Happening(
+        regarding=Regarding(
+            api_version=PODS.api_version, kind=PODS.kind, name=pod.name, namespace=pod.namespace, uid=pod.uid
+        ),
+        type=EventType.WARNING,
+        reason=explanation.reason,
+        action="Explain",
+        note=explanation.message,
     )

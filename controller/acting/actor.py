@@ -8,6 +8,7 @@ import structlog
 
 from controller.api import (
     ADOPTED_ANNOTATION,
+    BASE_LABEL,
     BRIDGE_LABEL,
     BRIDGES,
     FIELD_MANAGER,
@@ -33,7 +34,7 @@ from dradriver.kube import DEVICE_CLASSES, AlreadyExistsError, Client, KubeError
 log = structlog.get_logger(__name__)
 
 _OURS = {
-    "labels": (MANAGED_BY_LABEL, BRIDGE_LABEL),
+    "labels": (MANAGED_BY_LABEL, BRIDGE_LABEL, BASE_LABEL),
     "annotations": (HASH_ANNOTATION, WRITER_ANNOTATION, ADOPTED_ANNOTATION),
 }
 

@@ -2,6 +2,7 @@
 
 from controller.api.bridge import (
     BRIDGES,
+    BaseKeeping,
     Bridge,
     BridgeError,
     BridgeSpec,
@@ -19,6 +20,8 @@ from controller.api.bridge import (
 )
 from controller.api.names import (
     ADOPTED_ANNOTATION,
+    BASE_CLASSES,
+    BASE_LABEL,
     BRIDGE_LABEL,
     DISCOVERED_LABEL,
     FIELD_MANAGER,
@@ -35,6 +38,8 @@ from controller.api.names import (
 
 __all__ = [
     "ADOPTED_ANNOTATION",
+    "BASE_CLASSES",
+    "BASE_LABEL",
     "BRIDGES",
     "BRIDGE_LABEL",
     "DISCOVERED_LABEL",
@@ -46,6 +51,7 @@ __all__ = [
     "MANAGED_BY_LABEL",
     "VERSION",
     "WRITER_ANNOTATION",
+    "BaseKeeping",
     "Bridge",
     "BridgeError",
     "BridgeSpec",

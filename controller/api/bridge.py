@@ -26,6 +26,13 @@ class Mode(StrEnum):
     DISABLED = "Disabled"
 
 
+class BaseKeeping(StrEnum):
+    """What the controller does with base classes that somebody else made: leave them alone, or take them over."""
+
+    KEEP = "keep"
+    ADOPT = "adopt"
+
+
 class Sharing(StrEnum):
     """Values of a device's attribute `sharing`; a device without it is not shared."""
 
@@ -40,6 +47,7 @@ class ConditionType(StrEnum):
     READY = "Ready"
     CONFLICT = "Conflict"
     DEGRADED = "Degraded"
+    PODS_PENDING = "PodsPending"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +61,7 @@ class Select:
         memory_min: bytes, included.
         memory_max: bytes, included.
         sharing: how it is shared; None for any way.
+        renamed: whether pods get it by a name of its own while it is shared; None for either.
         cel: an expression on `device`.
     """
 
@@ -62,6 +71,7 @@ class Select:
     memory_min: int | None = None
     memory_max: int | None = None
     sharing: Sharing | None = None
+    renamed: bool | None = None
     cel: str = ""
 
 
@@ -105,19 +115,23 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTally:
-    """Numbers of devices.
+    """Numbers of what pods can get: devices, and of a device that several pods can have at once its shares.
 
     Attributes:
         published: that slices have.
         allocatable: each of which could be allocated now, though perhaps not all of them together.
         allocated: that claims hold.
         tainted: with a taint that keeps pods away.
+        blocked: neither allocated nor tainted, but other partitions use up their counters, or their pool is incomplete.
+        distinct: devices, however many shares they have; not part of a bridge's status.
     """
 
     published: int = 0
     allocatable: int = 0
     allocated: int = 0
     tainted: int = 0
+    blocked: int = 0
+    distinct: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,13 +151,14 @@ class NodeTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeStatus:
-    """What the controller found."""
+    """What the controller found; `pending` are pods that ask for the resource and wait for a node."""
 
     observed_generation: int = 0
     conditions: tuple[Condition, ...] = ()
     device_class_name: str = ""
     devices: DeviceTally | None = None
     nodes: NodeTally | None = None
+    pending: int = 0
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """One of the conditions."""
@@ -235,6 +250,7 @@ def _select(select: Mapping[str, Any]) -> Select:
         memory_min=_bytes(memory.get("min")),
         memory_max=_bytes(memory.get("max")),
         sharing=Sharing(select["sharing"]) if "sharing" in select else None,
+        renamed=select.get("renamed"),
         cel=select.get("cel", ""),
     )
 
@@ -244,7 +260,7 @@ def _bytes(quantity: str | None) -> int | None:
 
 
 def _status(status: Mapping[str, Any]) -> BridgeStatus:
-    devices, nodes = status.get("devices"), status.get("nodes")
+    devices, nodes, pods = status.get("devices"), status.get("nodes"), status.get("pods") or {}
     return BridgeStatus(
         observed_generation=status.get("observedGeneration", 0),
         conditions=tuple(_condition(each) for each in status.get("conditions") or ()),
@@ -255,6 +271,7 @@ def _status(status: Mapping[str, Any]) -> BridgeStatus:
         else NodeTally(
             device_plugin=nodes.get("devicePlugin", 0), dra=nodes.get("dra", 0), neither=nodes.get("neither", 0)
         ),
+        pending=pods.get("pending", 0),
     )
 
 
@@ -280,9 +297,10 @@ def encode_status(status: BridgeStatus, *, former: Mapping[str, Any], now: str) 
         "observedGeneration": status.observed_generation,
         "conditions": [_condition_body(each, status.observed_generation, times, now) for each in status.conditions],
         "deviceClassName": status.device_class_name,
+        "pods": {"pending": status.pending},
     }
     if (devices := status.devices) is not None:
-        names = ("published", "allocatable", "allocated", "tainted")
+        names = ("published", "allocatable", "allocated", "tainted", "blocked")
         body["devices"] = {name: getattr(devices, name) for name in names}
     if (nodes := status.nodes) is not None:
         body["nodes"] = {"devicePlugin": nodes.device_plugin, "dra": nodes.dra, "neither": nodes.neither}

@@ -1,8 +1,9 @@
 """Names of the controller that others see; each is a promise."""
 
+from collections.abc import Mapping
 from typing import Final
 
-from dradriver.api import DRADRIVER_DOMAIN
+from dradriver.api import DRADRIVER_DOMAIN, DeviceType
 
 GROUP: Final = DRADRIVER_DOMAIN
 VERSION: Final = "v1alpha1"
@@ -23,6 +24,12 @@ WRITER_ANNOTATION: Final = f"{DRADRIVER_DOMAIN}/written-by"
 
 ADOPTED_ANNOTATION: Final = f"{DRADRIVER_DOMAIN}/adopted"
 """On a DeviceClass: `true` if somebody else made it. It is given back, not deleted, when its bridge goes."""
+
+BASE_LABEL: Final = f"{DRADRIVER_DOMAIN}/base-class"
+"""On a DeviceClass: `true` if the controller keeps it as one of `BASE_CLASSES`, or will when its bridge goes."""
+
+BASE_CLASSES: Final[Mapping[str, str]] = {"gpu.nvidia.com": DeviceType.GPU, "mig.nvidia.com": DeviceType.MIG}
+"""Classes that claims name, and the type of their devices. Source: the chart of NVIDIA's driver has the same."""
 
 DISCOVERED_LABEL: Final = f"{DRADRIVER_DOMAIN}/discovered"
 """On a bridge: `true` if the controller made it for a profile that it found, and removes it with the profile."""

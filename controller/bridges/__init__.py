@@ -9,25 +9,31 @@ from controller.bridges.actions import (
     ReleaseClass,
     RemoveFinalizer,
 )
+from controller.bridges.base import BaseDecision, BaseState, Notice, keep_base_classes
 from controller.bridges.deciding import decide
 from controller.bridges.discovery import Discovery, discover
 from controller.bridges.selection import expression, matches
-from controller.bridges.situation import Decision, Situation, Telling
+from controller.bridges.situation import Decision, Situation, Telling, Waiting
 
 __all__ = [
     "Action",
     "AddFinalizer",
     "ApplyClass",
+    "BaseDecision",
+    "BaseState",
     "ClearName",
     "Decision",
     "DeleteClass",
     "Discovery",
+    "Notice",
     "ReleaseClass",
     "RemoveFinalizer",
     "Situation",
     "Telling",
+    "Waiting",
     "decide",
     "discover",
     "expression",
+    "keep_base_classes",
     "matches",
 ]

@@ -7,12 +7,15 @@ from typing import Any
 
 from controller.api import (
     ADOPTED_ANNOTATION,
+    BASE_CLASSES,
+    BASE_LABEL,
     BRIDGE_LABEL,
     FIELD_MANAGER,
     HASH_ANNOTATION,
     MANAGED_BY_LABEL,
     WRITER_ANNOTATION,
     Bridge,
+    Select,
 )
 from controller.bridges.actions import ApplyClass
 from controller.bridges.selection import expression
@@ -35,12 +38,25 @@ def wanted_class(bridge: Bridge, seen: SeenClass | None, *, carries: bool, write
     """
     spec = class_spec(bridge, carries=carries)
     is_adopted = seen is not None and (not seen.bridge or seen.is_adopted)
+    is_base = bridge.spec.device_class_name in BASE_CLASSES and (seen is None or seen.is_base)
     return ApplyClass(
         name=bridge.spec.device_class_name,
         resource_version=seen.resource_version if seen else "",
-        labels={MANAGED_BY_LABEL: FIELD_MANAGER, BRIDGE_LABEL: bridge.name},
+        labels={MANAGED_BY_LABEL: FIELD_MANAGER, BRIDGE_LABEL: bridge.name} | ({BASE_LABEL: "true"} if is_base else {}),
         annotations={HASH_ANNOTATION: hash_of(spec), WRITER_ANNOTATION: writer}
         | ({ADOPTED_ANNOTATION: "true"} if is_adopted else {}),
+        spec=spec,
+    )
+
+
+def base_class(name: str, seen: SeenClass | None) -> ApplyClass:
+    """Say what a base class has to be: never with an extended resource name, which is a bridge's business."""
+    spec: Object = {"selectors": [{"cel": {"expression": expression(Select(type=BASE_CLASSES[name]))}}], "config": []}
+    return ApplyClass(
+        name=name,
+        resource_version=seen.resource_version if seen else "",
+        labels={MANAGED_BY_LABEL: FIELD_MANAGER, BASE_LABEL: "true"},
+        annotations={HASH_ANNOTATION: hash_of(spec)},
         spec=spec,
     )
 
@@ -73,6 +89,16 @@ def was_edited(seen: SeenClass) -> bool:
 def has_spec(seen: SeenClass, spec: Mapping[str, Any]) -> bool:
     """Tell whether a class has a spec, as far as that is ours."""
     return _ours(seen.spec) == _ours(spec)
+
+
+def selects_alike(seen: SeenClass) -> bool:
+    """Tell whether a base class of somebody else selects what ours does, in our words or in those of NVIDIA's chart."""
+    kind = BASE_CLASSES[seen.name]
+    expressions = [
+        " ".join(each.get("cel", {}).get("expression", "").split()) for each in seen.spec.get("selectors") or ()
+    ]
+    theirs = f"device.driver == '{DRIVER_NAME}' && device.attributes['{DRIVER_NAME}'].type == '{kind}'"
+    return expressions in ([expression(Select(type=kind))], [theirs]) and not seen.spec.get("config")
 
 
 def hash_of(spec: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Conditions of a bridge in words: what is, why, and what to do about it."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from controller.api import (
     FORCE_DELETE_ANNOTATION,
@@ -18,6 +19,7 @@ _MOST_NAMED = 10
 """Of claims and classes in one message."""
 
 _FINE = Condition(type=ConditionType.DEGRADED, holds=False, reason="AsExpected", message="")
+_NONE_WAITS = Condition(type=ConditionType.PODS_PENDING, holds=False, reason="NoneWaits", message="")
 _PEACE = Condition(type=ConditionType.CONFLICT, holds=False, reason="NoConflict", message="")
 
 
@@ -39,9 +41,10 @@ def conflict_of(situation: Situation, bridge: Bridge, rivals: Collection[str]) -
             "delete this bridge and make it again with another spec.deviceClassName",
         )
     if seen is not None and not seen.bridge and not bridge.spec.adopt:
+        whose = "is a base class, which claims name" if seen.is_base else "was made by somebody else"
         return _conflict(
             "ClassNotOurs",
-            f"DeviceClass {name} was made by somebody else; set spec.adopt: true to take it over, or make the bridge "
+            f"DeviceClass {name} {whose}; set spec.adopt: true to take it over, or make the bridge "
             "again with another spec.deviceClassName",
         )
     if rivals:
@@ -77,6 +80,22 @@ def status_of(situation: Situation, bridge: Bridge, conflict: Condition | None, 
     )
 
 
+def misconfigured(situation: Situation, bridge: Bridge, problem: str) -> BridgeStatus:
+    """Say how a bridge is whose configuration the driver would not understand."""
+    seen = situation.classes.get(bridge.spec.device_class_name)
+    is_there = seen is not None and seen.bridge == bridge.name
+    rest = "its DeviceClass stays as it was" if is_there else "its DeviceClass is not made"
+    message = f"the driver would not understand {problem}; correct it; until then {rest}"
+    degraded = Condition(type=ConditionType.DEGRADED, holds=True, reason="InvalidConfig", message=message)
+    return BridgeStatus(
+        observed_generation=bridge.generation,
+        conditions=(_not_ready("InvalidConfig", message), _PEACE, degraded),
+        device_class_name=bridge.spec.device_class_name,
+        devices=situation.devices.get(bridge.name),
+        nodes=situation.nodes.get(bridge.name),
+    )
+
+
 def yielding(bridge: Bridge, *, to: Bridge) -> BridgeStatus:
     """Say how a bridge is whose name an older one has."""
     message = (
@@ -102,18 +121,24 @@ def leaving(bridge: Bridge, users: Collection[str]) -> BridgeStatus:
     return _only(bridge, (_not_ready("InUse", message), _PEACE, _FINE))
 
 
+def with_waiting(situation: Situation, bridge: Bridge, status: BridgeStatus) -> BridgeStatus:
+    """Say of pods what is known by now; before that, what the bridge says already stands."""
+    waiting = situation.waiting
+    if waiting is None:
+        condition = bridge.status.condition(ConditionType.PODS_PENDING) or _NONE_WAITS
+        pending = bridge.status.pending
+    else:
+        condition, pending = waiting.condition, waiting.pods
+    return replace(status, conditions=(*status.conditions, condition), pending=pending)
+
+
 def refused(status: BridgeStatus, why: str) -> BridgeStatus:
     """Say how a bridge is for which the API server refused a write."""
     message = f"{why}; correct the bridge, or the rights of the controller"
     degraded = Condition(type=ConditionType.DEGRADED, holds=True, reason="Refused", message=message)
-    conflict = status.condition(ConditionType.CONFLICT) or _PEACE
-    return BridgeStatus(
-        observed_generation=status.observed_generation,
-        conditions=(_not_ready("Refused", message), conflict, degraded),
-        device_class_name=status.device_class_name,
-        devices=status.devices,
-        nodes=status.nodes,
-    )
+    former = {each.type: each for each in status.conditions}
+    now = former | {ConditionType.READY: _not_ready("Refused", message), ConditionType.DEGRADED: degraded}
+    return replace(status, conditions=tuple(now.values()))
 
 
 def _only(bridge: Bridge, conditions: tuple[Condition, ...]) -> BridgeStatus:

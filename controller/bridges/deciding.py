@@ -23,8 +23,10 @@ from controller.bridges.actions import (
     ReleaseClass,
     RemoveFinalizer,
 )
+from controller.bridges.base import restore
 from controller.bridges.classes import is_as_wanted, wanted_class
-from controller.bridges.conditions import conflict_of, inert, leaving, status_of, yielding
+from controller.bridges.conditions import conflict_of, inert, leaving, misconfigured, status_of, with_waiting, yielding
+from controller.bridges.configs import problem_of
 from controller.bridges.situation import Decision, Situation, Telling
 from controller.watching.model import SeenClass
 
@@ -46,13 +48,15 @@ def decide(situation: Situation) -> Decision:
     if situation.unsupported:
         return _inert(situation, stayers, leavers)
     winner = stayers[0] if stayers else None
-    cleared = tuple(_to_be_cleared(situation, winner))
-    main = _winner(situation, winner, cleared) if winner else _Part()
+    problem = problem_of(winner.spec.config) if winner else ""
+    cleared = tuple(_to_be_cleared(situation, None if problem else winner))
+    main = _main(situation, winner, cleared, problem)
     others = {bridge.name: yielding(bridge, to=stayers[0]) for bridge in stayers[1:]}
     farewells = {bridge.name: _farewell(situation, bridge) for bridge in leavers}
     statuses = others | {name: part.status for name, part in farewells.items() if part.status is not None}
     if winner and main.status:
         statuses[winner.name] = main.status
+    statuses = _with_waiting(situation, statuses)
     parts = [main, *farewells.values()]
     return Decision(
         actions=(
@@ -70,6 +74,12 @@ def decide(situation: Situation) -> Decision:
     )
 
 
+def _main(situation: Situation, winner: Bridge | None, cleared: Sequence[SeenClass], problem: str) -> _Part:
+    if winner is None:
+        return _Part()
+    return _unconfigured(situation, winner, problem) if problem else _winner(situation, winner, cleared)
+
+
 def _age(bridge: Bridge) -> tuple[str, str]:
     return bridge.created, bridge.name
 
@@ -77,13 +87,18 @@ def _age(bridge: Bridge) -> tuple[str, str]:
 def _inert(situation: Situation, stayers: Iterable[Bridge], leavers: Iterable[Bridge]) -> Decision:
     """Touch nothing, but let those go that are to go."""
     farewells = [_farewell(situation, bridge) for bridge in leavers]
-    statuses = {bridge.name: inert(bridge, situation.unsupported) for bridge in stayers}
+    statuses = _with_waiting(situation, {bridge.name: inert(bridge, situation.unsupported) for bridge in stayers})
     return Decision(
         actions=tuple(action for part in farewells for action in part.actions),
         statuses=statuses,
         tellings=tuple(_news(situation.bridges, statuses)),
         rivals=situation.rivals,
     )
+
+
+def _with_waiting(situation: Situation, statuses: dict[str, BridgeStatus]) -> dict[str, BridgeStatus]:
+    bridges = {bridge.name: bridge for bridge in situation.bridges}
+    return {name: with_waiting(situation, bridges[name], status) for name, status in statuses.items()}
 
 
 # --- who carries the name -------------------------------------------------------------------------
@@ -126,6 +141,14 @@ def _winner(situation: Situation, bridge: Bridge, cleared: Sequence[SeenClass]) 
         status=status_of(situation, bridge, conflict, carries=carries),
         tellings=tuple(telling.written(bridge, seen, wanted, is_healing=is_healing)),
     )
+
+
+def _unconfigured(situation: Situation, bridge: Bridge, problem: str) -> _Part:
+    """Leave the class as it is, so that pods that ran well go on doing so; but what is disabled gives its name away."""
+    seen = situation.classes.get(bridge.spec.device_class_name)
+    is_over = bridge.spec.mode is Mode.DISABLED and seen is not None and seen.bridge == bridge.name
+    gives = (_clear(seen),) if seen is not None and is_over and seen.extended_name else ()
+    return _Part(actions=(*_keep(bridge), *gives), status=misconfigured(situation, bridge, problem))
 
 
 def _shall_carry(situation: Situation, bridge: Bridge, conflict: Condition | None, *, had: bool) -> bool:
@@ -188,7 +211,9 @@ def _farewell(situation: Situation, bridge: Bridge) -> _Part:
     """Remove what was made for a bridge, unless claims need it, and let the bridge go."""
     seen = situation.classes.get(bridge.spec.device_class_name)
     mine = seen if seen is not None and seen.bridge == bridge.name else None
-    users = situation.users.get(bridge.spec.device_class_name, ()) if mine and not mine.is_adopted else ()
+    # A class that stays needs nobody's leave.
+    stays = mine is None or mine.is_adopted or mine.is_base
+    users = () if stays else situation.users.get(bridge.spec.device_class_name, ())
     if users and not bridge.forced:
         status = leaving(bridge, users)
         return _Part(status=status)
@@ -202,7 +227,9 @@ def _farewell(situation: Situation, bridge: Bridge) -> _Part:
 def _dismiss(seen: SeenClass | None) -> Iterator[Action]:
     if seen is None:
         return
-    if seen.is_adopted:
+    if seen.is_base:
+        yield from restore(seen.name, seen)
+    elif seen.is_adopted:
         yield ReleaseClass(name=seen.name, resource_version=seen.resource_version)
     else:
         yield DeleteClass(name=seen.name, uid=seen.uid, resource_version=seen.resource_version)

@@ -28,6 +28,7 @@ def matches(select: Select, kind: DeviceKind) -> bool:
         and select.product_name in {"", kind.product_name}
         and _is_within(kind.memory, select.memory_min, select.memory_max)
         and (select.sharing is None or select.sharing == (kind.sharing or Sharing.NONE))
+        and (select.renamed is None or select.renamed == kind.renamed)
     )
 
 
@@ -50,6 +51,9 @@ def _conditions(select: Select) -> Iterator[str]:
         yield f"(!has({field}) || {field} == '{Sharing.NONE}')"
     elif select.sharing is not None:
         yield _equals(Attribute.SHARING, select.sharing)
+    if select.renamed is not None:
+        field = f"{_ATTRIBUTES}.{Attribute.RENAMED}"
+        yield f"has({field}) && {field} == true" if select.renamed else f"(!has({field}) || {field} == false)"
     if select.cel:
         # On a line of its own, so that a comment at its end does not take the bracket along.
         yield f"({select.cel}\n)"

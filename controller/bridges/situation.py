@@ -3,9 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller.api import Bridge, BridgeStatus, DeviceTally, NodeTally
+from controller.api import Bridge, BridgeStatus, Condition, DeviceTally, NodeTally
 from controller.bridges.actions import Action
 from controller.watching.model import SeenClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Pods that wait for an extended resource.
+
+    Attributes:
+        pods: how many.
+        condition: why, for the status of bridges.
+    """
+
+    pods: int
+    condition: Condition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +36,7 @@ class Situation:
         unsupported: why the API server cannot do it, for people; "" if it can.
         writer: this process.
         rivals: classes that have carried the name at any moment since the last decision was carried out.
+        waiting: pods that wait for it; None if that is not known yet.
     """
 
     resource_name: str
@@ -35,6 +49,7 @@ class Situation:
     unsupported: str = ""
     writer: str = ""
     rivals: frozenset[str] = frozenset()
+    waiting: Waiting | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ class Census:
         self._of_pool: dict[str, set[str]] = defaultdict(set)
         self._holders: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._held: dict[str, set[str]] = defaultdict(set)
+        self._shares: dict[str, Counter[str]] = defaultdict(Counter)
         self._users: dict[str, set[str]] = defaultdict(set)
         self._with_resource: dict[str, dict[str, int]] = defaultdict(dict)
         self._counted: dict[str, _Numbers] = {}
@@ -85,6 +86,9 @@ class Census:
             self._holders[pool, device].add(key)
             self._held[pool].add(device)
             self._dirty.add(pool)
+        for pool, device, shares in claim.shares:
+            self._shares[pool][device] += shares
+            self._dirty.add(pool)
 
     def _forget_claim(self, key: str, claim: SeenClaim) -> None:
         for name in claim.classes:
@@ -94,6 +98,11 @@ class Census:
             # A device that is shared has other holders still.
             if (pool, device) not in self._holders:
                 _discard(self._held, pool, device)
+            self._dirty.add(pool)
+        for pool, device, shares in claim.shares:
+            self._shares[pool][device] -= shares
+            # The sign keeps what is above nothing only.
+            _set(self._shares, pool, +self._shares[pool] or None)
             self._dirty.add(pool)
 
     # --- being asked -----------------------------------------------------------------------------
@@ -125,6 +134,26 @@ class Census:
         ours = {node for node in self._pool_node.values() if node} | known.keys()
         return NodeTally(device_plugin=len(plugin), dra=len(dra), neither=len(ours - plugin - dra))
 
+    def places(self, matches: Matches) -> dict[str, DeviceTally]:
+        """Numbers of the devices of matching kinds by node; "" for those that are bound to none."""
+        self._recount()
+        found: dict[str, DeviceTally] = {}
+        for pool, numbers in self._counted.items():
+            tallies = [tally for kind, tally in numbers.items() if matches(kind)]
+            if tallies:
+                node = self._pool_node[pool]
+                found[node] = _sum((found.get(node, DeviceTally()), *tallies))
+        return found
+
+    def plugin_nodes(self, resource_name: str) -> dict[str, int]:
+        """How many of a resource the device plugin has on each node where it serves it."""
+        return {node: value for node, value in self._with_resource.get(resource_name, {}).items() if value > 0}
+
+    @property
+    def known_nodes(self) -> Mapping[str, SeenNode]:
+        """All nodes by name."""
+        return self._nodes
+
     # --- counting --------------------------------------------------------------------------------
 
     def _recount(self) -> None:
@@ -137,7 +166,7 @@ class Census:
         self._forget_pool(pool)
         if not slices:
             return
-        numbers = count_pool(slices, self._held.get(pool, ()))
+        numbers = count_pool(slices, self._held.get(pool, ()), self._shares.get(pool, {}))
         node = slices[0].node
         self._counted[pool], self._pool_node[pool] = numbers, node
         for kind, tally in numbers.items():
@@ -161,12 +190,13 @@ class Census:
             del self._nodes_with[kind]
 
 
-def count_pool(slices: Iterable[SeenSlice], held: Collection[str]) -> _Numbers:
-    """Count the devices of one pool by kind.
+def count_pool(slices: Iterable[SeenSlice], held: Collection[str], shares: Mapping[str, int]) -> _Numbers:
+    """Count what pods can get of one pool by kind: devices, and shares of those that are shared.
 
     Args:
         slices: of the pool; those of an older generation do not count.
         held: names of allocated devices.
+        shares: of shared devices that are allocated.
 
     A device is allocatable if it is not allocated, has no taint that keeps pods away, and its counters suffice beside
     what is allocated. The scheduler allocates nothing of a pool whose slices are not all there.
@@ -179,13 +209,31 @@ def count_pool(slices: Iterable[SeenSlice], held: Collection[str]) -> _Numbers:
     left = _left(current, [device for device in devices if device.name in held])
     numbers: _Numbers = {}
     for device in devices:
-        is_held = device.name in held
-        is_free = is_complete and not is_held and not device.is_tainted and _fits(device, left)
-        tally = DeviceTally(
-            published=1, allocatable=int(is_free), allocated=int(is_held), tainted=int(device.is_tainted)
-        )
+        # The counters of one that is held are paid already, which matters where it has shares left.
+        is_open = is_complete and (device.name in held or _fits(device, left))
+        tally = _tally(device, _used(device, held, shares), is_open=is_open)
         numbers[device.kind] = _sum((numbers.get(device.kind, DeviceTally()), tally))
     return numbers
+
+
+def _used(device: SeenDevice, held: Collection[str], shares: Mapping[str, int]) -> int:
+    if device.shares:
+        return min(shares.get(device.name, 0), device.shares)
+    return int(device.name in held)
+
+
+def _tally(device: SeenDevice, used: int, *, is_open: bool) -> DeviceTally:
+    total = device.shares or 1
+    free = total - used
+    is_free = is_open and not device.is_tainted
+    return DeviceTally(
+        published=total,
+        allocatable=free if is_free else 0,
+        allocated=used,
+        tainted=total if device.is_tainted else 0,
+        blocked=free if not is_open and not device.is_tainted else 0,
+        distinct=1,
+    )
 
 
 def _left(slices: Iterable[SeenSlice], held: Iterable[SeenDevice]) -> _Left:
@@ -208,19 +256,28 @@ def _fits(device: SeenDevice, left: Mapping[tuple[str, str], int]) -> bool:
     return all(value <= left.get(place, 0) for place, value in _consumed(device))
 
 
+def _row(tally: DeviceTally) -> tuple[int, ...]:
+    return tally.published, tally.allocatable, tally.allocated, tally.tainted, tally.blocked, tally.distinct
+
+
+def _from_row(row: Iterable[int]) -> DeviceTally:
+    published, allocatable, allocated, tainted, blocked, distinct = row
+    return DeviceTally(
+        published=published,
+        allocatable=allocatable,
+        allocated=allocated,
+        tainted=tainted,
+        blocked=blocked,
+        distinct=distinct,
+    )
+
+
 def _sum(tallies: Iterable[DeviceTally]) -> DeviceTally:
-    rows = [(each.published, each.allocatable, each.allocated, each.tainted) for each in tallies]
-    published, allocatable, allocated, tainted = (sum(column) for column in zip((0, 0, 0, 0), *rows, strict=True))
-    return DeviceTally(published=published, allocatable=allocatable, allocated=allocated, tainted=tainted)
+    return _from_row(map(sum, zip((0,) * 6, *map(_row, tallies), strict=True)))
 
 
 def _difference(one: DeviceTally, other: DeviceTally) -> DeviceTally:
-    return DeviceTally(
-        published=one.published - other.published,
-        allocatable=one.allocatable - other.allocatable,
-        allocated=one.allocated - other.allocated,
-        tainted=one.tainted - other.tainted,
-    )
+    return _from_row(map(int.__sub__, _row(one), _row(other)))
 
 
 def _set(mapping: dict[Key, Value], key: Key, value: Value | None) -> None:

@@ -4,10 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from controller.api import ADOPTED_ANNOTATION, BRIDGE_LABEL, FIELD_MANAGER, HASH_ANNOTATION, MANAGED_BY_LABEL
+from controller.api import (
+    ADOPTED_ANNOTATION,
+    BASE_LABEL,
+    BRIDGE_LABEL,
+    FIELD_MANAGER,
+    HASH_ANNOTATION,
+    MANAGED_BY_LABEL,
+)
 
 Counters: TypeAlias = tuple[tuple[str, int], ...]
 """Name and value of counters, sorted."""
+
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+"""Keys and values, sorted."""
 
 CounterSets: TypeAlias = tuple[tuple[str, Counters], ...]
 """Counter sets by name, sorted."""
@@ -23,6 +33,7 @@ class DeviceKind:
         product_name: of the GPU.
         memory: bytes; None where the device does not say.
         sharing: how it is shared; "" where it is not.
+        renamed: pods get it by a name of its own while it is shared.
     """
 
     type: str = ""
@@ -30,6 +41,7 @@ class DeviceKind:
     product_name: str = ""
     memory: int | None = None
     sharing: str = ""
+    renamed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +53,14 @@ class SeenDevice:
         kind: what it is.
         is_tainted: with a taint that keeps pods away.
         consumes: from the counter sets of its pool while it is allocated.
+        shares: how many pods can have it at once; 0 for one that only one can have.
     """
 
     name: str
     kind: DeviceKind
     is_tainted: bool = False
     consumes: CounterSets = ()
+    shares: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +92,30 @@ class SeenClaim:
         name: with its namespace, as `namespace/name`.
         classes: DeviceClasses that its requests name.
         devices: pool and device of what is allocated of the driver's, but for admin access, which takes nothing.
+        shares: pool, device and number of shares of those that others may have too.
     """
 
     name: str
     classes: tuple[str, ...] = ()
     devices: tuple[tuple[str, str], ...] = ()
+    shares: tuple[tuple[str, str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """A taint of a node, or what a pod tolerates of it.
+
+    Attributes:
+        key: of the taint; "" in a toleration for all of them.
+        value: of the taint.
+        effect: `NoSchedule` or `NoExecute`; "" in a toleration for both.
+        operator: of a toleration.
+    """
+
+    key: str
+    value: str = ""
+    effect: str = ""
+    operator: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +125,69 @@ class SeenNode:
     Attributes:
         name: of the node.
         allocatable: extended resources; 0 where a device plugin has been and is gone, since the kubelet keeps the key.
+        labels: of the node, sorted.
+        taints: that keep pods away, in order.
     """
 
     name: str
     allocatable: tuple[tuple[str, int], ...] = ()
+    labels: Labels = ()
+    taints: tuple[Taint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodShape:
+    """What decides where a pod that waits can run; pods of one workload have the same.
+
+    Attributes:
+        wants: extended resources with their numbers, as the scheduler adds them up over containers; sorted.
+        largest: of each of them, the most that one container wants; sorted.
+        selector: of nodes, sorted.
+        tolerations: of nodes' taints.
+        has_affinity: it has rules for nodes or pods that are not looked at here.
+        is_gated: somebody holds it back before the scheduler sees it.
+        said: what the scheduler said of it last.
+    """
+
+    wants: tuple[tuple[str, int], ...] = ()
+    largest: tuple[tuple[str, int], ...] = ()
+    selector: Labels = ()
+    tolerations: tuple[Taint, ...] = ()
+    has_affinity: bool = False
+    is_gated: bool = False
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenPod:
+    """One pod that has no node yet.
+
+    Attributes:
+        name: of the pod.
+        namespace: of the pod.
+        uid: of the pod.
+        shape: what it asks for.
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    shape: PodShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenQuota:
+    """One ResourceQuota.
+
+    Attributes:
+        name: of the quota.
+        namespace: of the quota.
+        limits: key, what is used of it and what may be, for keys that devices can count to; sorted.
+    """
+
+    name: str
+    namespace: str
+    limits: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +220,16 @@ class SeenClass:
     @property
     def bridge(self) -> str:
         """Name of the bridge that it was made for by a controller; "" for a class of somebody else."""
-        return self.labels.get(BRIDGE_LABEL, "") if self.labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER else ""
+        return self.labels.get(BRIDGE_LABEL, "") if self._is_managed else ""
+
+    @property
+    def is_base(self) -> bool:
+        """Whether a controller keeps it for claims, also while a bridge has it."""
+        return self._is_managed and self.labels.get(BASE_LABEL) == "true"
+
+    @property
+    def _is_managed(self) -> bool:
+        return self.labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER
 
     @property
     def is_adopted(self) -> bool:

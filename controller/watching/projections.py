@@ -17,6 +17,7 @@ from controller.watching.model import (
     SeenDevice,
     SeenNode,
     SeenSlice,
+    Taint,
 )
 from dradriver.api import DRIVER_NAME, Attribute, Capacity
 from dradriver.kube import Object, key_of
@@ -40,7 +41,7 @@ def project_slice(item: Object) -> Object:
         devices=_devices(tuple(_device(each) for each in spec.get("devices") or ())),
         counters=_counter_sets(spec.get("sharedCounters") or (), name="name"),
     )
-    return _kept(item, seen)
+    return kept(item, seen)
 
 
 def project_claim(item: Object) -> Object:
@@ -49,12 +50,14 @@ def project_claim(item: Object) -> Object:
     classes = {name for request in requests for name in _classes(request)}
     allocation = (item.get("status") or {}).get("allocation") or {}
     results = allocation.get("devices", {}).get("results") or ()
-    devices = tuple(
-        (each["pool"], each["device"])
-        for each in results
-        if each["driver"] == DRIVER_NAME and not each.get("adminAccess")
+    ours = [each for each in results if each["driver"] == DRIVER_NAME and not each.get("adminAccess")]
+    seen = SeenClaim(
+        name=key_of(item),
+        classes=_words(tuple(sorted(classes))),
+        devices=tuple((each["pool"], each["device"]) for each in ours),
+        shares=tuple((each["pool"], each["device"], _shares_used(each)) for each in ours if each.get("shareID")),
     )
-    return _kept(item, SeenClaim(name=key_of(item), classes=_words(tuple(sorted(classes))), devices=devices))
+    return kept(item, seen)
 
 
 def project_node(item: Object) -> Object:
@@ -63,7 +66,20 @@ def project_node(item: Object) -> Object:
     extended = tuple(
         sorted((name, int(parse_quantity(str(value)))) for name, value in allocatable.items() if "/" in name)
     )
-    return _kept(item, SeenNode(name=item["metadata"]["name"], allocatable=_counters(extended)))
+    metadata, spec = item["metadata"], item.get("spec") or {}
+    seen = SeenNode(
+        name=metadata["name"],
+        allocatable=_counters(extended),
+        labels=tuple(_pair(key, value) for key, value in sorted((metadata.get("labels") or {}).items())),
+        taints=_taints(
+            tuple(
+                Taint(key=each["key"], value=each.get("value") or "", effect=each["effect"])
+                for each in spec.get("taints") or ()
+                if each["effect"] in _AWAY
+            )
+        ),
+    )
+    return kept(item, seen)
 
 
 def project_class(item: Object) -> Object:
@@ -78,7 +94,7 @@ def project_class(item: Object) -> Object:
         annotations=metadata.get("annotations") or {},
         spec=item.get("spec") or {},
     )
-    return _kept(item, seen)
+    return kept(item, seen)
 
 
 def project_bridge(item: Object) -> Object:
@@ -87,7 +103,8 @@ def project_bridge(item: Object) -> Object:
     return item | {"metadata": metadata}
 
 
-def _kept(item: Object, seen: object) -> Object:
+def kept(item: Object, seen: object) -> Object:
+    """Give what a reflector keeps of an object, with a projection of it."""
     metadata = item["metadata"]
     return {"metadata": {name: metadata[name] for name in _KEPT if name in metadata}, "seen": seen}
 
@@ -98,32 +115,45 @@ def _classes(request: Mapping[str, Any]) -> Iterator[str]:
             yield name
 
 
+def _shares_used(result: Mapping[str, Any]) -> int:
+    """How many shares a result takes of its device; the API server tells them by the capacity's full or short name."""
+    consumed = result.get("consumedCapacity") or {}
+    value = consumed.get(Capacity.SHARES) or consumed.get(f"{DRIVER_NAME}/{Capacity.SHARES}")
+    return int(parse_quantity(str(value or 1)))
+
+
 def _device(entry: Mapping[str, Any]) -> SeenDevice:
     effects = {taint.get("effect") for taint in entry.get("taints") or ()}
-    attributes = entry.get("attributes") or {}
+    attributes, capacity = entry.get("attributes") or {}, entry.get("capacity") or {}
     return _shared_device(
         entry["name"],
         _kind(
             _text(attributes, Attribute.TYPE),
             _text(attributes, Attribute.PROFILE),
             _text(attributes, Attribute.PRODUCT_NAME),
-            _memory(entry.get("capacity") or {}),
+            _amount(capacity, Capacity.MEMORY),
             _text(attributes, Attribute.SHARING),
+            bool(_value(attributes, Attribute.RENAMED).get("bool")),
         ),
         bool(effects & _AWAY),
         _counter_sets(entry.get("consumesCounters") or (), name="counterSet"),
+        (_amount(capacity, Capacity.SHARES) or 0) if entry.get("allowMultipleAllocations") else 0,
     )
 
 
+def _value(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """One of the driver's attributes or capacities, whether its domain is written or not."""
+    found: Mapping[str, Any] = values.get(name) or values.get(f"{DRIVER_NAME}/{name}") or {}
+    return found
+
+
 def _text(attributes: Mapping[str, Any], name: str) -> str:
-    """The text of one of the driver's attributes, whether its domain is written or not."""
-    value = attributes.get(name) or attributes.get(f"{DRIVER_NAME}/{name}") or {}
-    return str(value.get("string") or "")
+    return str(_value(attributes, name).get("string") or "")
 
 
-def _memory(capacity: Mapping[str, Any]) -> int | None:
-    entry = capacity.get(Capacity.MEMORY) or capacity.get(f"{DRIVER_NAME}/{Capacity.MEMORY}")
-    return None if entry is None else int(parse_quantity(str(entry["value"])))
+def _amount(capacity: Mapping[str, Any], name: str) -> int | None:
+    entry = _value(capacity, name)
+    return int(parse_quantity(str(entry["value"]))) if entry else None
 
 
 def _counter_sets(entries: Any, *, name: str) -> CounterSets:
@@ -137,13 +167,15 @@ def _values(counters: Mapping[str, Any]) -> Counters:
 
 
 @lru_cache(_DIFFERENT)
-def _kind(kind: str, profile: str, product_name: str, memory: int | None, sharing: str) -> DeviceKind:
-    return DeviceKind(type=kind, profile=profile, product_name=product_name, memory=memory, sharing=sharing)
+def _kind(kind: str, profile: str, product_name: str, memory: int | None, sharing: str, renamed: bool) -> DeviceKind:  # noqa: FBT001 (a key of the cache)
+    return DeviceKind(
+        type=kind, profile=profile, product_name=product_name, memory=memory, sharing=sharing, renamed=renamed
+    )
 
 
 @lru_cache(_DIFFERENT)
-def _shared_device(name: str, kind: DeviceKind, is_tainted: bool, consumes: CounterSets) -> SeenDevice:  # noqa: FBT001 (a key of the cache)
-    return SeenDevice(name=name, kind=kind, is_tainted=is_tainted, consumes=consumes)
+def _shared_device(name: str, kind: DeviceKind, is_tainted: bool, consumes: CounterSets, shares: int) -> SeenDevice:  # noqa: FBT001 (a key of the cache)
+    return SeenDevice(name=name, kind=kind, is_tainted=is_tainted, consumes=consumes, shares=shares)
 
 
 @lru_cache(_DIFFERENT)
@@ -159,6 +191,16 @@ def _sets(sets: CounterSets) -> CounterSets:
 @lru_cache(_DIFFERENT)
 def _counters(counters: Counters) -> Counters:
     return counters
+
+
+@lru_cache(_DIFFERENT)
+def _pair(key: str, value: str) -> tuple[str, str]:
+    return key, value
+
+
+@lru_cache(_DIFFERENT)
+def _taints(taints: tuple[Taint, ...]) -> tuple[Taint, ...]:
+    return taints
 
 
 @lru_cache(_DIFFERENT)

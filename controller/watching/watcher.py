@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from controller.api import BRIDGES
-from controller.watching import projections
+from controller.watching import projections, waiting
 from controller.watching.census import Census
-from controller.watching.model import SeenClass
+from controller.watching.model import SeenClass, SeenPod, SeenQuota
 from dradriver.api import DRIVER_NAME
 from dradriver.kube import (
     DEVICE_CLASSES,
     NODES,
+    PODS,
     RESOURCE_CLAIMS,
+    RESOURCE_QUOTAS,
     RESOURCE_SLICES,
     Client,
     Object,
@@ -35,11 +37,13 @@ class _Source:
         project: what is kept of an object.
         selector: which objects.
         put: of the census, for what is counted.
+        is_aside: only explains; nothing that is done depends on it, nor on the right to see it.
     """
 
     project: Callable[[Object], Object]
     selector: Selector = field(default_factory=Selector)
     put: str = ""
+    is_aside: bool = False
 
 
 _SOURCES: Final[Mapping[Resource, _Source]] = {
@@ -50,6 +54,8 @@ _SOURCES: Final[Mapping[Resource, _Source]] = {
     ),
     RESOURCE_CLAIMS: _Source(project=projections.project_claim, put="put_claim"),
     NODES: _Source(project=projections.project_node, put="put_node"),
+    PODS: _Source(project=waiting.project_pod, selector=waiting.UNSCHEDULED, is_aside=True),
+    RESOURCE_QUOTAS: _Source(project=waiting.project_quota, is_aside=True),
 }
 
 
@@ -63,6 +69,7 @@ class Watcher:
         on_change: called on reflectors' threads when there is something to absorb; True if bridges or classes changed,
             of which there are few. Must not wait.
         on_return: called when the API server answers again: it may be another version now.
+        on_waiting: called when pods that wait, or quotas, have changed; nothing is to be absorbed then. Must not wait.
         pace: times of the reflectors.
     """
 
@@ -72,9 +79,11 @@ class Watcher:
         *,
         on_change: Callable[[bool], None],
         on_return: Callable[[], None] = lambda: None,
+        on_waiting: Callable[[], None] = lambda: None,
         pace: Pace | None = None,
     ) -> None:
         self._on_change = on_change
+        self._on_waiting = on_waiting
         self.census = Census()
         self._lock = threading.Lock()
         self._carriers: dict[str, set[str]] = defaultdict(set)
@@ -109,8 +118,10 @@ class Watcher:
 
     @property
     def has_synced(self) -> bool:
-        """Whether everything has been listed once."""
-        return all(reflector.has_synced for reflector in self._reflectors.values())
+        """Whether everything that work depends on has been listed once."""
+        return all(
+            reflector.has_synced for resource, reflector in self._reflectors.items() if not _SOURCES[resource].is_aside
+        )
 
     def trouble(self) -> dict[str, str]:
         """Why something is not followed now, by the resource's name."""
@@ -138,6 +149,16 @@ class Watcher:
     def classes(self) -> dict[str, SeenClass]:
         """All DeviceClasses by name."""
         return {key: item["seen"] for key, item in self._stores[DEVICE_CLASSES].snapshot().items()}
+
+    def pods(self) -> list[SeenPod]:
+        """Pods that have no node yet and ask for extended resources."""
+        found = (item["seen"] for item in self._stores[PODS].snapshot().values())
+        return [pod for pod in found if pod.shape.wants]
+
+    def quotas(self) -> list[SeenQuota]:
+        """Quotas that devices can count to."""
+        found = (item["seen"] for item in self._stores[RESOURCE_QUOTAS].snapshot().values())
+        return [quota for quota in found if quota.limits]
 
     def note_class(self, item: Object) -> SeenClass:
         """Take the answer to a write of a class, before the watch tells it."""
@@ -174,6 +195,8 @@ class Watcher:
             self._noter(resource)(key_of(item))
 
     def _noter(self, resource: Resource) -> Callable[[str], None]:
+        if _SOURCES[resource].is_aside:
+            return lambda _key: self._on_waiting()
         is_small = not _SOURCES[resource].put
 
         def note(key: str) -> None:

@@ -54,6 +54,9 @@ def _is_segment(text: str) -> bool:
 
 NODES: Final = Resource(group="", version="v1", plural="nodes", kind="Node", namespaced=False)
 PODS: Final = Resource(group="", version="v1", plural="pods", kind="Pod", namespaced=True)
+RESOURCE_QUOTAS: Final = Resource(
+    group="", version="v1", plural="resourcequotas", kind="ResourceQuota", namespaced=True
+)
 EVENTS: Final = Resource(group="events.k8s.io", version="v1", plural="events", kind="Event", namespaced=True)
 RESOURCE_SLICES: Final = Resource(
     group="resource.k8s.io", version="v1", plural="resourceslices", kind="ResourceSlice", namespaced=False

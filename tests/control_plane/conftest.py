@@ -2,6 +2,8 @@ from collections.abc import Iterator
 
 import pytest
 from doubles.publishing import Offer
+from support.bridging import Controllers
+from support.server import Server
 
 from dradriver.kube import Client
 from dradriver.kube.connection import connect
@@ -18,3 +20,17 @@ def admin(control_plane) -> Iterator[Client]:
 def offer(admin: Client, control_plane) -> Iterator[Offer]:
     with Offer(admin, control_plane.kubeconfig) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def server(control_plane) -> Iterator[Server]:
+    made = Server(control_plane.kubeconfig, programs=control_plane.programs)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def controllers(control_plane, server, admin, tmp_path) -> Iterator[Controllers]:
+    made = Controllers(control_plane, server, admin, tmp_path)
+    yield made
+    made.close()

@@ -46,6 +46,8 @@ GOOD = {
     "memory": {"select": {"type": "mig", "memory": {"min": "10Gi", "max": "20Gi"}}},
     "least memory": {"select": {"type": "mig", "memory": {"min": "9728Mi"}}},
     "sharing": {"select": {"type": "gpu", "sharing": "time-slicing"}},
+    "renamed": {"select": {"type": "gpu", "sharing": "time-slicing", "renamed": True}},
+    "not renamed": {"select": {"type": "gpu", "renamed": False}},
     "cel": {"select": {"cel": "device.attributes['gpu.nvidia.com'].type == 'gpu'"}},
     "config": {
         "config": [
@@ -74,6 +76,7 @@ BAD = {
     "negative memory": ({"select": {"type": "gpu", "memory": {"min": "-1Gi"}}}, "quantity"),
     "min above max": ({"select": {"type": "gpu", "memory": {"min": "2Gi", "max": "1Gi"}}}, "above max"),
     "unknown sharing": ({"select": {"type": "gpu", "sharing": "mig"}}, "supported values"),
+    "renamed in words": ({"select": {"type": "gpu", "renamed": "yes"}}, "must be of type boolean"),
     "empty cel": ({"select": {"cel": ""}}, "cel"),
     "unqualified name": ({"resourceName": "gpu"}, "resourceName"),
     "two slashes": ({"resourceName": "a.b/c/d"}, "resourceName"),

@@ -4,28 +4,13 @@ import re
 import signal
 
 import pytest
-from support.bridging import Controllers, bridge, device_class, unique
-from support.server import Server
+from support.bridging import bridge, device_class, unique
 from support.waiting import wait_for
 
 from controller.api import BRIDGES
 from dradriver.kube import DEVICE_CLASSES, LEASES, RESOURCE_CLAIMS, RESOURCE_SLICES
 
 NODE = "bridge-node"
-
-
-@pytest.fixture(scope="module")
-def server(control_plane):
-    made = Server(control_plane.kubeconfig, programs=control_plane.programs)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def controllers(control_plane, server, admin, tmp_path):
-    made = Controllers(control_plane, server, admin, tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

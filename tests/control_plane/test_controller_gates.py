@@ -6,6 +6,7 @@ import pytest
 from support.bridging import Controllers, bridge
 from support.cluster import Cluster, ClusterError
 from support.server import Server
+from support.yard import Yard
 
 from controller.acting import unsupported_because
 from dradriver.kube.connection import connect
@@ -59,6 +60,10 @@ def test_a_gate_that_is_off_is_found_out_and_when_it_is_on_again(tmp_path):
         assert "DRAExtendedResource" in message
         assert controllers.conditions("gpu")["Degraded"][:2] == ("True", "NotSupported")
         assert controllers.device_class(CLASS) is None
+        with contextlib.closing(Yard(admin)) as yard:
+            yard.add_pod("waits", resource=RESOURCE)
+            note = yard.told("waits", "NotSupported")
+            assert note.startswith("ExtendedResourceBridge gpu: the API server drops spec.extendedResourceName")
         cluster.change(feature_gates="DRAExtendedResource=true")
         server.close()
         # It is asked again when the server is back, by the process that was there or by its successor.

@@ -6,7 +6,17 @@ loses it or is deleted, whoever else carries it; a write of a class with a name 
 
 from dataclasses import dataclass, field, replace
 
-from controller.api import FINALIZER, Bridge, BridgeSpec, BridgeStatus, DeviceTally, Mode, NodeTally, Select
+from controller.api import (
+    FINALIZER,
+    BaseKeeping,
+    Bridge,
+    BridgeSpec,
+    BridgeStatus,
+    DeviceTally,
+    Mode,
+    NodeTally,
+    Select,
+)
 from controller.bridges import (
     AddFinalizer,
     ApplyClass,
@@ -15,12 +25,15 @@ from controller.bridges import (
     ReleaseClass,
     RemoveFinalizer,
     Situation,
+    Waiting,
     decide,
+    keep_base_classes,
 )
 from controller.watching.model import SeenClass
 
 NAME = "nvidia.com/gpu"
-OURS = ("app.kubernetes.io/managed-by", "dradriver.dev/bridge")
+OURS = ("app.kubernetes.io/managed-by", "dradriver.dev/bridge", "dradriver.dev/base-class")
+NOTES = ("dradriver.dev/hash", "dradriver.dev/written-by", "dradriver.dev/adopted")
 
 
 def bridge(name="gpu", **more):
@@ -52,6 +65,7 @@ class World:
     Attributes:
         known: what the scheduler knows: the class of each name.
         history: every state of who carries the name, in order.
+        keeping: of base classes; None if they are not looked at.
     """
 
     bridges: dict[str, Bridge] = field(default_factory=dict)
@@ -67,6 +81,10 @@ class World:
     version: int = 0
     incarnation: int = 0
     tellings: list = field(default_factory=list)
+    waiting: Waiting | None = None
+    keeping: BaseKeeping | None = None
+    base_states: dict = field(default_factory=dict)
+    notices: list = field(default_factory=list)
 
     # --- what others do --------------------------------------------------------------------------
 
@@ -136,6 +154,7 @@ class World:
             unsupported=self.unsupported,
             writer=f"controller-{self.incarnation}",
             rivals=self.rivals,
+            waiting=self.waiting,
         )
 
     def step(self, *, interrupted_after=None):
@@ -159,16 +178,32 @@ class World:
                 self.bridges[name] = replace(self.bridges[name], status=status)
         return decision
 
+    def keep(self, *, interrupted_after=None):
+        """A look at base classes."""
+        if self.keeping is None:
+            return ()
+        decision = keep_base_classes(self.classes, self.bridges.values(), self.keeping, self.base_states)
+        versions = {}
+        for action in decision.actions[:interrupted_after]:
+            self.do(action, versions)
+        if interrupted_after is not None:
+            self.crash()
+            return decision.actions
+        self.base_states = decision.states
+        self.notices += decision.notices
+        return decision.actions
+
     def crash(self):
+        self.base_states = {}
         self.rivals, self.carried = frozenset(), set(self.carriers())
         self.incarnation += 1
 
     def settle(self):
         """Look until nothing is to be done."""
         for _ in range(10):
-            if not self.step().actions:
+            if not [*self.step().actions, *self.keep()]:
                 return
-        raise AssertionError(f"never comes to rest: {self.step().actions}")
+        raise AssertionError(f"never comes to rest: {self.step().actions}, {self.keep()}")
 
     def do(self, action, versions):
         match action:
@@ -215,8 +250,9 @@ class World:
         self._write(
             replace(
                 made,
-                labels={**made.labels, **action.labels},
-                annotations={**made.annotations, **action.annotations},
+                # What we owned and leave out now goes: so it is with server-side apply.
+                labels={**_without(made.labels, OURS), **action.labels},
+                annotations={**_without(made.annotations, NOTES), **action.annotations},
                 spec={**made.spec, **action.spec},
             ),
             versions,
@@ -239,6 +275,10 @@ class World:
     def edited(self, name, **fields):
         """A class with other fields, as somebody writes it who takes the rest as it is."""
         return replace(self.classes[name], **fields)
+
+
+def _without(mapping, keys):
+    return {key: value for key, value in mapping.items() if key not in keys}
 
 
 __all__ = ["FINALIZER", "NAME", "Mode", "World", "bridge", "foreign"]

@@ -102,14 +102,25 @@ def test_more_than_there_is_waits_until_it_is_free(node, space, bridges):
     bridges.wait_counts("gpu", allocatable=0, allocated=8)
     space.add(pod("ninth", limited("app", gpu=1)))
     assert "cannot allocate all claims" in space.unschedulable("ninth")
+    space.add(pod("small", limited("app", small=1)), pod("huge", limited("app", gpu=9)))
+    note = space.told("Pod", "ninth", "NoDeviceFree")
+    assert "the pod asks for 1 of nvidia.com/gpu, and no node has so many free: of 8 on 1 node 8 are allocated;" in note
+    note = space.told("Pod", "small", "NoDeviceFree")
+    assert "of 56 on 1 node 56 are without room beside other partitions;" in note
+    assert "no node has more than 8" in space.told("Pod", "huge", "TooManyDevices")
+    wait_for(lambda: bridges.find("gpu")["status"]["pods"]["pending"] == 2, "two pods in the status of the bridge")
     space.delete("eight")
     assert kinds(node.check(space.running("ninth")[0])["app"]) == ["whole"]
+    space.running("small")
+    wait_for(lambda: bridges.find("gpu")["status"]["pods"]["pending"] == 1, "one pod in the status of the bridge")
 
 
 def test_a_pod_that_came_before_its_bridge_runs_when_the_bridge_comes(node, space, controllers):
     controllers.start()
     space.add(pod("early", limited("app", small=1)))
     assert f"Insufficient {SMALL}" in space.unschedulable("early")
+    note = space.told("Pod", "early", "ClassMissing")
+    assert note.startswith(f"no DeviceClass carries {SMALL}, and no device plugin serves it; make an Extended")
     controllers.add(BRIDGES[1])
     assert kinds(node.check(space.running("early")[0])["app"]) == ["1g.10gb"]
 
@@ -169,6 +180,8 @@ def test_deleted_while_in_use(node, space, bridges):
     # Nobody else gets one any more.
     space.add(pod("late", limited("app", small=1)))
     assert f"Insufficient {SMALL}" in space.unschedulable("late")
+    note = space.told("Pod", "late", "BridgeLeaving")
+    assert note.startswith("ExtendedResourceBridge mig-1g.10gb: it is being deleted, and 1 claim uses DeviceClass")
     space.delete("user")
     wait_for(lambda: bridges.find("mig-1g.10gb") is None, "the bridge to be gone", state=bridges.log)
     assert bridges.device_class(SMALL_CLASS) is None

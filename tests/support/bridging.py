@@ -77,7 +77,8 @@ class Controllers:
         name = f"controller-{len(self._made)}"
         made = Plugin(
             environment={"POD_NAME": name},
-            arguments=("--kubeconfig", str(self._kubeconfig), *options),
+            # Base classes are left alone if nothing else is said: there is one set of them for all tests.
+            arguments=("--kubeconfig", str(self._kubeconfig), "--base-classes", "off", *options),
             log=self._folder / f"{name}.log",
         )
         self._made.append(made)

@@ -97,6 +97,7 @@ def test_everything_is_read():
         "productName": "H100",
         "memory": {"min": "1Gi", "max": "2G"},
         "sharing": "mps",
+        "renamed": False,
         "cel": "true",
     }
     body = item(select=select, config=[config], deviceClassName="x-gpu", mode="WhenReady", adopt=True)
@@ -117,6 +118,7 @@ def test_everything_is_read():
         memory_min=1 << 30,
         memory_max=2 * 10**9,
         sharing=Sharing.MPS,
+        renamed=False,
         cel="true",
     )
     assert (read.spec.config, read.spec.device_class_name) == ((config,), "x-gpu")
@@ -156,8 +158,9 @@ STATUSES = st.builds(
     observed_generation=st.integers(1, 99),
     conditions=st.lists(CONDITIONS, max_size=3, unique_by=lambda each: each.type).map(tuple),
     device_class_name=st.sampled_from(["a-gpu", "b-gpu"]),
-    devices=st.none() | st.builds(DeviceTally, published=COUNTS, allocatable=COUNTS, allocated=COUNTS, tainted=COUNTS),
+    devices=st.none() | st.builds(DeviceTally, **dict.fromkeys(DeviceTally.__slots__, COUNTS)),
     nodes=st.none() | st.builds(NodeTally, device_plugin=COUNTS, dra=COUNTS, neither=COUNTS),
+    pending=COUNTS,
 )
 
 

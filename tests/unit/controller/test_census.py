@@ -35,34 +35,93 @@ def anything(_kind):
 
 def test_devices_whose_counters_are_used_up_are_not_allocatable():
     pool = [COUNTERS, DEVICES]
-    assert count_pool(pool, ()) == {
+    assert count_pool(pool, (), {}) == {
         GPU: DeviceTally(published=1, allocatable=1),
         MIG: DeviceTally(published=2, allocatable=2),
     }
-    assert count_pool(pool, {"part-0"}) == {
-        GPU: DeviceTally(published=1),
+    assert count_pool(pool, {"part-0"}, {}) == {
+        GPU: DeviceTally(published=1, blocked=1),
         MIG: DeviceTally(published=2, allocatable=1, allocated=1),
     }
-    assert count_pool(pool, {"gpu-0"}) == {
+    assert count_pool(pool, {"gpu-0"}, {}) == {
         GPU: DeviceTally(published=1, allocated=1),
-        MIG: DeviceTally(published=2),
+        MIG: DeviceTally(published=2, blocked=2),
     }
 
 
 def test_of_a_pool_that_is_not_complete_nothing_is_allocatable():
-    assert count_pool([DEVICES], ())[GPU] == DeviceTally(published=1)
+    assert count_pool([DEVICES], (), {})[GPU] == DeviceTally(published=1, blocked=1)
 
 
 def test_slices_of_an_older_generation_do_not_count():
     old = SeenSlice(pool="n", devices=(SeenDevice(name="gpu-1", kind=GPU),))
     new = SeenSlice(pool="n", generation=2, devices=(SeenDevice(name="gpu-0", kind=GPU),))
-    assert count_pool([old, new], ()) == {GPU: DeviceTally(published=1, allocatable=1)}
+    assert count_pool([old, new], (), {}) == {GPU: DeviceTally(published=1, allocatable=1)}
 
 
 def test_tainted_devices_are_not_allocatable():
     pool = [SeenSlice(pool="n", devices=(SeenDevice(name="gpu-0", kind=GPU, is_tainted=True),))]
-    assert count_pool(pool, ()) == {GPU: DeviceTally(published=1, tainted=1)}
-    assert count_pool(pool, {"gpu-0"}) == {GPU: DeviceTally(published=1, allocated=1, tainted=1)}
+    assert count_pool(pool, (), {}) == {GPU: DeviceTally(published=1, tainted=1)}
+    assert count_pool(pool, {"gpu-0"}, {}) == {GPU: DeviceTally(published=1, allocated=1, tainted=1)}
+
+
+SHARED = SeenDevice(name="gpu-1", kind=GPU, shares=4)
+
+
+def test_of_a_shared_device_its_shares_are_counted():
+    pool = [SeenSlice(pool="n", devices=(SHARED, SeenDevice(name="gpu-0", kind=GPU)))]
+    assert count_pool(pool, (), {}) == {GPU: DeviceTally(published=5, allocatable=5)}
+    assert count_pool(pool, {"gpu-1"}, {"gpu-1": 3}) == {GPU: DeviceTally(published=5, allocatable=2, allocated=3)}
+    assert count_pool(pool, {"gpu-0", "gpu-1"}, {"gpu-1": 9}) == {GPU: DeviceTally(published=5, allocated=5)}
+
+
+def test_a_shared_device_that_is_tainted_or_of_an_incomplete_pool():
+    tainted = SeenDevice(name="gpu-1", kind=GPU, shares=4, is_tainted=True)
+    assert count_pool([SeenSlice(pool="n", devices=(tainted,))], {"gpu-1"}, {"gpu-1": 1}) == {
+        GPU: DeviceTally(published=4, allocated=1, tainted=4)
+    }
+    assert count_pool([SeenSlice(pool="n", total=2, devices=(SHARED,))], {"gpu-1"}, {"gpu-1": 1}) == {
+        GPU: DeviceTally(published=4, allocated=1, blocked=3)
+    }
+
+
+def test_the_counters_of_a_shared_device_are_paid_once():
+    shared = SeenDevice(name="gpu-1", kind=GPU, shares=4, consumes=slots(0, 1))
+    pool = [SeenSlice(pool="n", devices=(shared,), counters=slots(0, 1))]
+    assert count_pool(pool, {"gpu-1"}, {"gpu-1": 1}) == {GPU: DeviceTally(published=4, allocatable=3, allocated=1)}
+
+
+def test_shares_come_back_when_claims_go():
+    census = Census()
+    census.put_slice("s", SeenSlice(pool="n", node="n", devices=(SHARED,)))
+    for number in range(3):
+        held = SeenClaim(name=f"a/{number}", devices=(("n", "gpu-1"),), shares=(("n", "gpu-1", 1),))
+        census.put_claim(f"a/{number}", held)
+    assert census.devices(gpu) == DeviceTally(published=4, allocatable=1, allocated=3)
+    census.put_claim("a/0", None)
+    assert census.devices(gpu) == DeviceTally(published=4, allocatable=2, allocated=2)
+    for number in (1, 2):
+        census.put_claim(f"a/{number}", None)
+    assert census.devices(gpu) == DeviceTally(published=4, allocatable=4)
+    assert census._shares == {}
+
+
+def test_numbers_by_node():
+    census = Census()
+    census.put_slice("a", SeenSlice(pool="a", node="a", devices=(WHOLE,)))
+    census.put_slice("b", SeenSlice(pool="b", node="b", devices=(SHARED, *PARTS)))
+    census.put_slice("any", SeenSlice(pool="any", devices=(SeenDevice(name="x", kind=GPU),)))
+    census.put_node("b", SeenNode(name="b", allocatable=((NAME, 2),), labels=(("zone", "1"),)))
+    census.put_node("a", SeenNode(name="a", allocatable=((NAME, 0),)))
+    assert census.places(gpu) == {
+        "a": DeviceTally(published=1, blocked=1),
+        "b": DeviceTally(published=4, allocatable=4),
+        "": DeviceTally(published=1, allocatable=1),
+    }
+    assert {node: found.distinct for node, found in census.places(anything).items()} == {"a": 1, "b": 3, "": 1}
+    assert set(census.places(mig)) == {"b"}
+    assert census.plugin_nodes(NAME) == {"b": 2}
+    assert census.known_nodes["b"].labels == (("zone", "1"),)
 
 
 def test_what_is_told_a_second_time_changes_nothing():
@@ -137,6 +196,7 @@ SEEN_DEVICES = st.builds(
     kind=KINDS,
     is_tainted=st.booleans(),
     consumes=st.sampled_from([(), slots(0), slots(1), slots(0, 1)]),
+    shares=st.sampled_from([0, 0, 3]),
 )
 SLICES = st.builds(
     SeenSlice,
@@ -151,6 +211,7 @@ CLAIMS = st.builds(
     name=st.just("ns/c"),
     classes=st.lists(st.sampled_from(["x", "y"]), unique=True).map(tuple),
     devices=st.lists(st.tuples(POOLS, st.sampled_from(["a", "b"])), max_size=2, unique=True).map(tuple),
+    shares=st.lists(st.tuples(POOLS, st.sampled_from(["a", "b"]), st.integers(1, 2)), max_size=2).map(tuple),
 )
 NODES = st.builds(
     SeenNode, name=st.just("n"), allocatable=st.sampled_from([(), ((NAME, 0),), ((NAME, 3),), (("other/x", 1),)])
@@ -191,6 +252,10 @@ class AnyOrder(RuleBasedStateMachine):
         for matches in (gpu, mig, anything):
             assert self.census.devices(matches) == fresh.devices(matches)
             assert self.census.nodes(NAME, matches) == fresh.nodes(NAME, matches)
+            places = self.census.places(matches)
+            assert places == fresh.places(matches)
+            distinct = {node: found.distinct for node, found in fresh.places(matches).items()}
+            assert {node: found.distinct for node, found in places.items()} == distinct
         for name in ("x", "y"):
             assert self.census.users(name) == fresh.users(name)
         assert set(self.census.kinds()) == set(fresh.kinds())

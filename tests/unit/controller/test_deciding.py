@@ -4,8 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller.api import DeviceTally, Mode, NodeTally, Select
-from controller.bridges import AddFinalizer, ApplyClass, ClearName, DeleteClass, ReleaseClass, RemoveFinalizer
+from controller.api import Condition, ConditionType, DeviceTally, Mode, NodeTally, Select
+from controller.bridges import AddFinalizer, ApplyClass, ClearName, DeleteClass, ReleaseClass, RemoveFinalizer, Waiting
 
 CLASS = "gpu.gpu.dradriver.dev"
 
@@ -48,7 +48,12 @@ def test_the_status_says_what_is_there():
     assert (status.observed_generation, status.device_class_name) == (3, CLASS)
     assert (status.devices, status.nodes) == (world.devices, world.nodes)
     assert world.reasons() == {"Ready": "Serving"}
-    assert [str(condition.type) for condition in status.conditions] == ["Ready", "Conflict", "Degraded"]
+    assert [str(condition.type) for condition in status.conditions] == [
+        "Ready",
+        "Conflict",
+        "Degraded",
+        "PodsPending",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -411,6 +416,59 @@ def test_a_bridge_can_go_where_it_is_not_supported_any_more():
     world.delete("gpu")
     world.settle()
     assert (world.classes, world.bridges) == ({}, {})
+
+
+# --- configurations -------------------------------------------------------------------------------
+
+VERSION = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
+BAD = (VERSION | {"sharing": {"strategy": "Often"}},)
+
+
+def test_with_a_configuration_that_is_not_understood_no_class_is_made_and_none_is_cleared():
+    world = World()
+    world.add(foreign("hand-made"), bridge(adopt=True, config=BAD))
+    world.settle()
+    assert set(world.classes) == {"hand-made"}
+    assert world.carriers() == {"hand-made"}
+    assert world.reasons() == {"Ready": "InvalidConfig", "Degraded": "InvalidConfig"}
+    assert "spec.config[0].sharing.strategy" in world.status().conditions[0].message
+    world.change("gpu", config=(VERSION,))
+    world.settle()
+    assert world.carriers() == {CLASS}
+    assert world.classes[CLASS].spec["config"][0]["opaque"]["parameters"] == VERSION
+
+
+def test_a_class_that_runs_stays_as_it_was_when_its_configuration_is_spoilt():
+    world = World()
+    world.add(bridge())
+    world.settle()
+    before = dict(world.classes)
+    world.change("gpu", config=BAD, select=Select(type="mig"))
+    world.settle()
+    assert world.classes == before
+    assert "stays as it was" in world.status().conditions[0].message
+    assert world.status().devices is not None
+    world.change("gpu", mode=Mode.DISABLED)
+    world.settle()
+    assert world.carriers() == set()
+    world.delete("gpu")
+    world.settle()
+    assert (world.classes, world.bridges) == ({}, {})
+
+
+# --- pods that wait -------------------------------------------------------------------------------
+
+
+def test_what_pods_wait_for_stands_until_it_is_known_anew():
+    world = World()
+    world.add(bridge())
+    why = Condition(type=ConditionType.PODS_PENDING, holds=True, reason="NoDeviceFree", message="m")
+    world.waiting = Waiting(pods=2, condition=why)
+    world.settle()
+    assert (world.status().pending, world.status().conditions[-1]) == (2, why)
+    world.waiting = None
+    world.settle()
+    assert (world.status().pending, world.status().conditions[-1]) == (2, why)
 
 
 # --- everything at any time -----------------------------------------------------------------------

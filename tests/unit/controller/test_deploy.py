@@ -24,6 +24,8 @@ def test_the_controller_has_the_rights_it_uses_and_no_others():
         "resourceslices": ["get", "list", "watch"],
         "resourceclaims": ["get", "list", "watch"],
         "nodes": ["get", "list", "watch"],
+        "pods": ["list", "watch"],
+        "resourcequotas": ["list", "watch"],
         "events": ["create"],
     }
 

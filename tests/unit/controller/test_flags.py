@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from controller.api import Mode
+from controller.api import BaseKeeping, Mode
 from controller.flags import parse
 
 
@@ -16,6 +16,12 @@ def test_defaults():
 def test_discovery_has_the_mode_of_its_bridges():
     assert parse(["--discover-mig-profiles", "WhenReady"], {}).discovery is Mode.WHEN_READY
     assert parse([], {"DISCOVER_MIG_PROFILES": "off"}).discovery is None
+
+
+def test_base_classes():
+    assert parse([], {}).base_classes is BaseKeeping.KEEP
+    assert parse(["--base-classes", "adopt"], {}).base_classes is BaseKeeping.ADOPT
+    assert parse([], {"BASE_CLASSES": "off"}).base_classes is None
 
 
 def test_no_two_processes_have_the_same_identity():
@@ -41,6 +47,7 @@ def test_a_kubeconfig_is_an_absolute_path():
         (["--log-level", "loud"], "none of debug"),
         (["--log-format", "xml"], "none of json"),
         (["--discover-mig-profiles", "true"], "none of off, Enabled, WhenReady, Disabled"),
+        (["--base-classes", "take"], "none of keep, adopt, off"),
         (["--namespace", "No Good"], "must be the name of a namespace"),
         (["--unknown", "x"], "unrecognized"),
     ],

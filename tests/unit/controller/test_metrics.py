@@ -58,3 +58,15 @@ def test_work_and_leadership(metrics):
 
 def test_the_page_can_be_written(metrics):
     assert b"dradriver_controller_bridges" in generate_latest(metrics.registry)
+
+
+def test_base_classes_and_pods_that_wait(metrics):
+    metrics.set_base_classes(["kept", "differs"])
+    metrics.set_base_classes(["kept", "kept"])
+    metrics.set_pending(3)
+    counted = {
+        state: value(metrics, "dradriver_controller_base_classes", state=state)
+        for state in ("kept", "foreign", "differs", "bridge")
+    }
+    assert counted == {"kept": 2, "foreign": 0, "differs": 0, "bridge": 0}
+    assert value(metrics, "dradriver_controller_pending_pods") == 3

@@ -1,8 +1,10 @@
 import copy
 import pickle
 
+import pytest
+
 from controller.watching import projections
-from controller.watching.model import DeviceKind, SeenClaim, SeenDevice, SeenNode, SeenSlice
+from controller.watching.model import DeviceKind, SeenClaim, SeenDevice, SeenNode, SeenSlice, Taint
 
 
 def metadata(name="x", **more):
@@ -126,6 +128,31 @@ def test_a_claim():
     assert seen == SeenClaim(name="ns/c", classes=("x", "y"), devices=(("node-a", "gpu-0"),))
 
 
+def test_a_claim_on_shares():
+    """Of one device it may have several, each with a result of its own."""
+    shared = {"driver": "gpu.nvidia.com", "pool": "n", "device": "gpu-0", "request": "a"}
+    results = [
+        shared | {"shareID": "1", "consumedCapacity": {"gpu.nvidia.com/shares": "2", "memory": "1Gi"}},
+        shared | {"shareID": "2", "consumedCapacity": {"shares": "1"}},
+        shared | {"shareID": "3", "device": "gpu-1"},
+        shared | {"device": "gpu-2"},
+    ]
+    seen = projections.project_claim(claim({"name": "a", "exactly": {"deviceClassName": "x"}}, results=results))["seen"]
+    assert seen.shares == (("n", "gpu-0", 2), ("n", "gpu-0", 1), ("n", "gpu-1", 1))
+    assert len(seen.devices) == 4
+
+
+@pytest.mark.parametrize("name", ["shares", "gpu.nvidia.com/shares"])
+def test_a_shared_device(name):
+    attributes = {"type": {"string": "gpu"}, "sharing": {"string": "time-slicing"}, "renamed": {"bool": True}}
+    device = {"name": "d", "attributes": attributes, "capacity": {name: {"value": "4"}}}
+    (shared,) = seen_slice(device | {"allowMultipleAllocations": True}).devices
+    assert shared.kind == DeviceKind(type="gpu", sharing="time-slicing", renamed=True)
+    assert shared.shares == 4
+    # A capacity of that name alone lets nobody share.
+    assert seen_slice(device).devices[0].shares == 0
+
+
 def test_a_claim_that_is_not_allocated():
     assert projections.project_claim(claim({"name": "a", "exactly": {"deviceClassName": "x"}}))["seen"].devices == ()
     assert projections.project_claim({"metadata": metadata("c", namespace="n"), "spec": {}})["seen"].classes == ()
@@ -138,6 +165,18 @@ def test_a_node():
         name="node-a", allocatable=(("nvidia.com/gpu", 0), ("nvidia.com/mig-1g.10gb", 7))
     )
     assert projections.project_node({"metadata": metadata("node-b")})["seen"] == SeenNode(name="node-b")
+
+
+def test_labels_and_taints_of_a_node():
+    taints = [
+        {"key": "k", "value": "v", "effect": "NoSchedule"},
+        {"key": "soft", "effect": "PreferNoSchedule"},
+        {"key": "gone", "effect": "NoExecute"},
+    ]
+    body = {"metadata": metadata("node-a", labels={"zone": "a", "disk": "ssd"}), "spec": {"taints": taints}}
+    seen = projections.project_node(body)["seen"]
+    assert seen.labels == (("disk", "ssd"), ("zone", "a"))
+    assert seen.taints == (Taint(key="k", value="v", effect="NoSchedule"), Taint(key="gone", effect="NoExecute"))
 
 
 def test_a_class_and_whose_it_is():

@@ -10,29 +10,33 @@ GI = 1 << 30
 WHOLE = DeviceKind(type="gpu", product_name="H100", memory=80 * GI)
 SMALL = DeviceKind(type="mig", profile="1g.10gb", product_name="H100", memory=10 * GI)
 SHARED = DeviceKind(type="gpu", product_name="H100", memory=80 * GI, sharing="mps")
+RENAMED = DeviceKind(type="gpu", product_name="A30", memory=24 * GI, sharing="time-slicing", renamed=True)
 UNKNOWN = DeviceKind()
 
 
 @pytest.mark.parametrize(
     ("select", "expected"),
     [
-        (Select(type="gpu"), {WHOLE, SHARED}),
+        (Select(type="gpu"), {WHOLE, SHARED, RENAMED}),
+        (Select(type="gpu", renamed=True), {RENAMED}),
+        (Select(type="gpu", renamed=False), {WHOLE, SHARED}),
+        (Select(type="gpu", sharing=Sharing.TIME_SLICING, renamed=False), set()),
         (Select(type="mig"), {SMALL}),
         (Select(profile="1g.10gb"), {SMALL}),
         (Select(profile="2g.20gb"), set()),
         (Select(product_name="H100"), {WHOLE, SMALL, SHARED}),
         (Select(product_name="A100"), set()),
-        (Select(memory_min=10 * GI), {WHOLE, SMALL, SHARED}),
-        (Select(memory_min=10 * GI + 1), {WHOLE, SHARED}),
+        (Select(memory_min=10 * GI), {WHOLE, SMALL, SHARED, RENAMED}),
+        (Select(memory_min=10 * GI + 1), {WHOLE, SHARED, RENAMED}),
         (Select(memory_max=10 * GI), {SMALL}),
         (Select(memory_max=10 * GI - 1), set()),
         (Select(type="gpu", sharing=Sharing.NONE), {WHOLE}),
         (Select(sharing=Sharing.MPS), {SHARED}),
-        (Select(cel="anything"), {WHOLE, SMALL, SHARED, UNKNOWN}),
+        (Select(cel="anything"), {WHOLE, SMALL, SHARED, RENAMED, UNKNOWN}),
     ],
 )
 def test_which_devices_are_selected(select, expected):
-    assert {kind for kind in (WHOLE, SMALL, SHARED, UNKNOWN) if matches(select, kind)} == expected
+    assert {kind for kind in (WHOLE, SMALL, SHARED, RENAMED, UNKNOWN) if matches(select, kind)} == expected
 
 
 def test_the_expression_asks_for_the_driver_first_and_for_attributes_only_where_they_are():
@@ -52,6 +56,12 @@ def test_the_expression_asks_for_the_driver_first_and_for_attributes_only_where_
 
 def test_devices_that_say_nothing_of_sharing_are_not_shared():
     assert "(!has(" in expression(Select(type="gpu", sharing=Sharing.NONE))
+
+
+def test_devices_that_say_nothing_of_their_name_are_not_renamed():
+    field = "device.attributes['gpu.nvidia.com'].renamed"
+    assert expression(Select(type="gpu", renamed=False)).endswith(f" && (!has({field}) || {field} == false)")
+    assert expression(Select(type="gpu", renamed=True)).endswith(f" && has({field}) && {field} == true")
 
 
 def test_the_users_own_expression_is_a_unit():
@@ -76,7 +86,11 @@ FIELDS = {
     "product_name": st.sampled_from(["H100", "A100"]),
 }
 KINDS = st.builds(
-    DeviceKind, **FIELDS, memory=st.none() | st.integers(0, 4), sharing=st.sampled_from(["", "none", "mps"])
+    DeviceKind,
+    **FIELDS,
+    memory=st.none() | st.integers(0, 4),
+    sharing=st.sampled_from(["", "none", "mps"]),
+    renamed=st.booleans(),
 )
 MORE = st.fixed_dictionaries(
     {},
@@ -85,6 +99,7 @@ MORE = st.fixed_dictionaries(
         "memory_min": st.integers(0, 4),
         "memory_max": st.integers(0, 4),
         "sharing": st.sampled_from(Sharing),
+        "renamed": st.booleans(),
         "cel": st.just("true"),
     },
 )

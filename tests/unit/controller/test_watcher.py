@@ -18,7 +18,14 @@ class Follower:
         self.news = []
         self.returned = threading.Event()
         pace = Pace(backoff=Backoff(initial=0.01, maximum=0.05))
-        self.watcher = Watcher(client, on_change=self.news.append, on_return=self.returned.set, pace=pace)
+        self.waiting = []
+        self.watcher = Watcher(
+            client,
+            on_change=self.news.append,
+            on_return=self.returned.set,
+            on_waiting=lambda: self.waiting.append(1),
+            pace=pace,
+        )
 
 
 @pytest.fixture
@@ -79,6 +86,42 @@ def test_a_list_takes_away_what_it_does_not_have(server, follower):
     assert follower.returned.wait(PATIENCE)
 
 
+def pod_of(name, **limits):
+    container = {"name": "app", "resources": {"limits": {"nvidia.com/gpu": "1"} if limits.get("gpu") else {}}}
+    spec = {"containers": [container], "nodeName": ""}
+    return {"metadata": {"name": name, "namespace": "ns"}, "spec": spec, "status": {"phase": "Pending"}}
+
+
+def test_pods_that_wait_and_quotas_are_told_apart_from_what_is_counted(server, follower):
+    watcher = follower.watcher
+    watcher.absorb()
+    follower.news.clear()
+    server.put("pods", pod_of("a", gpu=True))
+    server.put("pods", pod_of("b"))
+    hard = {"status": {"hard": {"requests.nvidia.com/gpu": "1"}}}
+    server.put("resourcequotas", {"metadata": {"name": "q", "namespace": "ns"}, **hard})
+    server.put("resourcequotas", {"metadata": {"name": "empty", "namespace": "ns"}})
+    assert server.wait(lambda: len(watcher.pods()) == len(watcher.quotas()) == 1)
+    assert (watcher.pods()[0].name, watcher.quotas()[0].name) == ("a", "q")
+    assert server.wait(lambda: follower.waiting)
+    assert follower.news == []
+    assert not watcher.absorb()
+
+
+def test_only_pods_without_a_node_are_asked_for(server, follower):
+    assert server.wait(lambda: any(r.path.endswith("/pods") for r in server.requests))
+    selectors = {r.query.get("fieldSelector") for r in server.requests if r.path.endswith("/pods")}
+    assert selectors == {"spec.nodeName=,status.phase=Pending"}
+
+
+def test_without_the_right_to_see_pods_the_rest_works(server, client):
+    server.fail(Fault(status=403, reason="Forbidden"), when=lambda r: r.path.endswith("/pods"), times=float("inf"))
+    made = Follower(client)
+    made.watcher.start()
+    assert server.wait(lambda: made.watcher.has_synced and "pods" in made.watcher.trouble())
+    made.watcher.stop(PATIENCE)
+
+
 def test_who_carried_a_name_for_however_short_a_time_is_known_once(server, follower):
     watcher = follower.watcher
     server.put("deviceclasses", device_class("short", NAME))
@@ -118,4 +161,6 @@ def test_threads_that_end_are_named(follower):
         "resourceslices",
         "resourceclaims",
         "nodes",
+        "pods",
+        "resourcequotas",
     }
