@@ -14,6 +14,7 @@ from controller.api import Mode
 from dradriver.observe.logs import LOG_FORMATS, LOG_LEVELS, LogFormat, LogLevel
 
 _OFF: Final = "off"
+_WHEN_UNOWNED: Final = "WhenUnowned"
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -26,6 +27,7 @@ class Options:
         namespace: of the Lease.
         identity: of this process among those that would lead.
         discovery: mode of bridges that are made for every MIG profile found; None if none are.
+        labels: whether nodes get the labels of GPU feature discovery that nobody else holds.
         http_endpoint: `host:port` of metrics and probes; "" for none.
         log_level: lines below are dropped.
         log_format: how lines look.
@@ -35,6 +37,7 @@ class Options:
     namespace: str
     identity: str
     discovery: Mode | None
+    labels: bool
     http_endpoint: str
     log_level: LogLevel
     log_format: LogFormat
@@ -51,6 +54,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         ("log-level", values.log_level, LOG_LEVELS),
         ("log-format", values.log_format, LOG_FORMATS),
         ("discover-mig-profiles", values.discover_mig_profiles, (_OFF, *map(str, Mode))),
+        ("node-labels", values.node_labels, (_OFF, _WHEN_UNOWNED)),
     ):
         if value not in known:
             parser.error(f"--{flag}: {value!r} is none of {', '.join(known)}")
@@ -62,6 +66,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         # A pod's container that is restarted has the same name, but may not believe that it leads still.
         identity=f"{values.identity or socket.gethostname()}_{secrets.token_hex(4)}",
         discovery=None if values.discover_mig_profiles == _OFF else Mode(values.discover_mig_profiles),
+        labels=values.node_labels == _WHEN_UNOWNED,
         http_endpoint=values.http_endpoint,
         log_level=values.log_level,
         log_format=values.log_format,
@@ -89,6 +94,12 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         _OFF,
         f"make a bridge nvidia.com/mig-<profile> for every MIG profile that nodes publish: its mode, which is one of "
         f"{', '.join(Mode)}, or {_OFF}",
+    )
+    add(
+        "node-labels",
+        "NODE_LABELS",
+        _OFF,
+        f"{_WHEN_UNOWNED}: label nodes from slices as GPU feature discovery would, where nobody else does; or {_OFF}",
     )
     add("http-endpoint", "HTTP_ENDPOINT", ":8080", "host:port for /metrics, /healthz and /readyz; none if empty")
     add("log-level", "LOG_LEVEL", "info", f"how much is logged: {', '.join(LOG_LEVELS)}")

@@ -2,6 +2,18 @@
 
 from controller.watching.census import Census
 from controller.watching.model import DeviceKind, SeenClaim, SeenClass, SeenDevice, SeenNode, SeenSlice
-from controller.watching.watcher import Watcher
+from controller.watching.news import News
+from controller.watching.watcher import Listener, Watcher
 
-__all__ = ["Census", "DeviceKind", "SeenClaim", "SeenClass", "SeenDevice", "SeenNode", "SeenSlice", "Watcher"]
+__all__ = [
+    "Census",
+    "DeviceKind",
+    "Listener",
+    "News",
+    "SeenClaim",
+    "SeenClass",
+    "SeenDevice",
+    "SeenNode",
+    "SeenSlice",
+    "Watcher",
+]

@@ -1,7 +1,7 @@
 """Follows everything that bridges depend on, and says when something of it has changed."""
 
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,6 +10,7 @@ from controller.api import BRIDGES
 from controller.watching import projections
 from controller.watching.census import Census
 from controller.watching.model import SeenClass
+from controller.watching.news import News
 from dradriver.api import DRIVER_NAME
 from dradriver.kube import (
     DEVICE_CLASSES,
@@ -40,6 +41,19 @@ class _Source:
     project: Callable[[Object], Object]
     selector: Selector = field(default_factory=Selector)
     put: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Who wants to know more of a resource's objects than bridges do.
+
+    Attributes:
+        project: what is kept of an object beside `seen`, as `more`; None for nothing.
+        on_change: called on the reflector's thread with the key of what changed, "" for a list. Must not wait.
+    """
+
+    project: Callable[[Object], object] | None = None
+    on_change: Callable[[str], None] = lambda _key: None
 
 
 _SOURCES: Final[Mapping[Resource, _Source]] = {
@@ -78,7 +92,8 @@ class Watcher:
         self.census = Census()
         self._lock = threading.Lock()
         self._carriers: dict[str, set[str]] = defaultdict(set)
-        self._news: deque[tuple[Resource, str]] = deque()
+        self._news: News[tuple[Resource, str]] = News()
+        self._listeners: dict[Resource, Listener] = {}
         self._counted: dict[Resource, set[str]] = {resource: set() for resource in _SOURCES}
         self._stores = {resource: Store() for resource in _SOURCES}
         self._reflectors = {
@@ -89,11 +104,15 @@ class Watcher:
                 selector=source.selector,
                 on_change=self._noter(resource),
                 on_return=on_return,
-                project=self._project_class if resource is DEVICE_CLASSES else source.project,
+                project=self._projector(resource, source.project),
                 pace=pace,
             )
             for resource, source in _SOURCES.items()
         }
+
+    def listen(self, resource: Resource, listener: Listener) -> None:
+        """Have somebody told of a resource's changes too; before `start`."""
+        self._listeners[resource] = listener
 
     def start(self) -> None:
         """Start following."""
@@ -126,8 +145,7 @@ class Watcher:
     def absorb(self) -> bool:
         """Bring what changed into the census; whether anything that matters did."""
         changed = False
-        while self._news:
-            resource, key = self._news.popleft()
+        for resource, key in self._news.take():
             changed |= self._absorb(resource, key)
         return changed
 
@@ -138,6 +156,14 @@ class Watcher:
     def classes(self) -> dict[str, SeenClass]:
         """All DeviceClasses by name."""
         return {key: item["seen"] for key, item in self._stores[DEVICE_CLASSES].snapshot().items()}
+
+    def item(self, resource: Resource, key: str) -> Object | None:
+        """What is kept of one object. Harmless on any thread, like `items`."""
+        return self._stores[resource].get(key)
+
+    def items(self, resource: Resource) -> dict[str, Object]:
+        """What is kept of a resource's objects, by key."""
+        return self._stores[resource].snapshot()
 
     def note_class(self, item: Object) -> SeenClass:
         """Take the answer to a write of a class, before the watch tells it."""
@@ -150,6 +176,16 @@ class Watcher:
         """Names of the classes that have carried a name at any moment since this was asked last, however shortly."""
         with self._lock:
             return frozenset(self._carriers.pop(extended_name, ()))
+
+    def _projector(self, resource: Resource, project: Callable[[Object], Object]) -> Callable[[Object], Object]:
+        known = self._project_class if resource is DEVICE_CLASSES else project
+
+        def projected(item: Object) -> Object:
+            listener = self._listeners.get(resource)
+            more = {} if listener is None or listener.project is None else {"more": listener.project(item)}
+            return known(item) | more
+
+        return projected
 
     def _project_class(self, item: Object) -> Object:
         projected = projections.project_class(item)
@@ -177,8 +213,10 @@ class Watcher:
         is_small = not _SOURCES[resource].put
 
         def note(key: str) -> None:
-            self._news.append((resource, key))
+            self._news.add((resource, key))
             self._on_change(is_small)
+            if (listener := self._listeners.get(resource)) is not None:
+                listener.on_change(key)
 
         return note
 
