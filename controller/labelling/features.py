@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.api import resource_name_of_profile
-from controller.labelling.names import GPU, MIG_CAPABLE, MPS_CAPABLE, PREFIX, PRESENT, STRATEGY
+from controller.labelling.names import GPU, MIG_CAPABLE, MPS_CAPABLE, PREFIX, PRESENT, STRATEGY, is_known
 from controller.labelling.projections import Facts
 from controller.watching.model import SeenDevice, SeenSlice
 from dradriver.api import Capacity, DeviceType
@@ -272,9 +272,9 @@ def _yes(is_true: bool) -> str:  # noqa: FBT001 (a value to be spelled)
 
 
 def _valid(labels: Mapping[str, str]) -> dict[str, str]:
-    """Leave out what the API server would refuse, and all others with it."""
+    """Leave out what the API server would refuse, and all others with it; and names that we would not know again."""
     return {
         name: value
         for name, value in labels.items()
-        if _VALUE.fullmatch(value) and len(name.removeprefix(PREFIX)) <= _LONGEST_NAME
+        if _VALUE.fullmatch(value) and len(name.removeprefix(PREFIX)) <= _LONGEST_NAME and is_known(name)
     }
