@@ -74,10 +74,7 @@ def features(
     Returns:
         names and values; none where there are no devices. None while the slices of a pool are not all there.
     """
-    slices = sorted(
-        publications, key=lambda each: (each.slice.pool, each.slice.devices[:1] and each.slice.devices[0].name)
-    )
-    current = _current(slices)
+    current = _current(publications)
     if current is None:
         return None
     devices = [_Device(seen=seen, facts=facts) for each in current for seen, facts in _pairs(each)]
@@ -93,7 +90,7 @@ def _pairs(publication: Publication) -> Iterator[tuple[SeenDevice, Facts]]:
     return zip(publication.slice.devices, publication.facts, strict=True)
 
 
-def _current(publications: Sequence[Publication]) -> list[Publication] | None:
+def _current(publications: Iterable[Publication]) -> list[Publication] | None:
     """Slices of the newest generation of each pool, or None if one is not complete."""
     pools: dict[str, list[Publication]] = defaultdict(list)
     for each in publications:
@@ -199,7 +196,8 @@ def _word(text: str) -> str:
 def _together(parts: Iterable[_Device], counters: Mapping[tuple[str, str], int]) -> int:
     """How many of them can be there at the same time: dynamic partitions share places."""
     left, count = dict(counters), 0
-    for device in parts:
+    # From the first place to the last, in whatever order they were published.
+    for device in sorted(parts, key=lambda device: (len(device.seen.name), device.seen.name)):
         taken = [((name, counter), value) for name, values in device.seen.consumes for counter, value in values]
         if all(value <= left.get(place, 0) for place, value in taken):
             count += 1

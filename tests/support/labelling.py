@@ -33,13 +33,21 @@ class LabelledNode:
 
     Args:
         client: an administrator's.
+        name: of a real one, instead of making one.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, name: str = "") -> None:
         self.client = client
-        self.name = unique("labelled")
+        self.name = name or unique("labelled")
         self._slices: list[str] = []
-        client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}})
+        if not name:
+            client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}})
+
+    def give_up(self) -> None:
+        """Remove all labels that we hold."""
+        self.client.apply(
+            NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}}, field_manager=LABEL_MANAGER
+        )
 
     def remove(self) -> None:
         self.withdraw()

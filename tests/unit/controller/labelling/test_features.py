@@ -192,6 +192,11 @@ def test_places_that_overlap_are_counted_as_often_as_they_can_be_had():
     assert found["mig-2g.20gb.count"] == "2"
 
 
+def test_counters_may_lie_in_slices_of_their_own():
+    found = features([published(*grid(0, {"1g.10gb"}), total=2), published(counters=sets(1), total=2)])
+    assert found["nvidia.com/mig-1g.10gb.count"] == "7"
+
+
 def test_all_that_is_told_of_a_profile():
     found = labels(gpu(0), part(1, "1g.10gb", 0, capacity=ENGINES), part(1, "1g.10gb", 1, capacity=ENGINES))
     assert {name: value for name, value in found.items() if name.startswith("mig-")} == {
