@@ -95,6 +95,7 @@ class Labeller:
         self._node_of: dict[str, str] = {}
         self._slices_of: dict[str, set[str]] = {}
         self._bridged: frozenset[str] = frozenset()
+        self._looked: dict[str, HeldLabels] = {}
         self._gone: dict[str, float] = {}
         self._labelled: set[str] = set()
         self._yielding: set[str] = set()
@@ -142,6 +143,7 @@ class Labeller:
                 self._look()
             else:
                 self._settle(key)
+            self._on_counts(len(self._labelled), len(self._yielding))
         except Exception as error:
             delay = self._queue.retry(key)
             log.exception("defect in the labeller", node=key, error=str(error), seconds=round(delay, 1))
@@ -161,17 +163,22 @@ class Labeller:
             nodes |= self._concerned(resource, key)
         for node in sorted(nodes):
             self._queue.add(node)
-        self._on_counts(len(self._labelled), len(self._yielding))
 
     def _concerned(self, resource: Resource, key: str) -> set[str]:
         """Find the nodes that a change concerns; the key "" is a list, after which everything may be different."""
         if resource is BRIDGES:
             return self._renamed()
         if resource is NODES:
-            return {key} if key else set(self._watcher.items(NODES)) | self._labelled | self._yielding
+            keys = [key] if key else self._watcher.items(NODES).keys() | self._looked.keys()
+            return {each for each in keys if not self._is_known(each)}
         if key:
             return self._index(key)
         return set().union(*(self._index(each) for each in self._watcher.items(RESOURCE_SLICES) | self._node_of))
+
+    def _is_known(self, node: str) -> bool:
+        """Whether a node's labels are as they were when nothing was to be done: its kubelet writes it all the time."""
+        item = self._watcher.item(NODES, node)
+        return item is not None and self._looked.get(node) == item["more"]
 
     def _index(self, key: str) -> set[str]:
         """Note on which node a slice is, and was."""
@@ -207,10 +214,15 @@ class Labeller:
         _mark(self._labelled, node, is_in=bool(held.mine))
         wanted = self._wanted(node, held)
         if wanted is None:
+            # What changes that comes with a slice, or with time.
+            self._looked[node] = held
             return
         _mark(self._yielding, node, is_in=any(name in wanted for name, _ in held.foreign))
         labels = plan(wanted, held)
-        if labels is not None:
+        if labels is None:
+            self._looked[node] = held
+        else:
+            self._looked.pop(node, None)
             self._write(node, labels)
 
     def _wanted(self, node: str, held: HeldLabels) -> dict[str, str] | None:
@@ -239,6 +251,7 @@ class Labeller:
     def _forget(self, node: str) -> None:
         for known in (self._labelled, self._yielding):
             known.discard(node)
+        self._looked.pop(node, None)
         self._gone.pop(node, None)
         self._terms.pace.forget(node)
         if not self._slices_of.get(node):

@@ -32,7 +32,10 @@ def main() -> int:
         # Short: a socket's path has at most 107 bytes.
         with (
             tempfile.TemporaryDirectory(prefix="bn", ignore_cleanup_errors=True) as folder,
-            api_server(options.kubeconfig) as options.kubeconfig,
+            # The controller manager would go on for hours to write that thousands of kubelets are silent.
+            api_server(
+                options.kubeconfig, without=["kube-controller-manager"] if options.controller else []
+            ) as options.kubeconfig,
         ):
             if options.scheduler:
                 _measure_scheduler(options)

@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python -m bench --controller [--nodes 5000] [--rounds 200] [--idle 10] [--kubeconfig FILE]
 
-Nodes exist as objects only, each with eight GPUs; every twenty-fifth offers partitions. Half an hour of nodes is not
-needed: what kubelets write every five minutes is written here at the same rate while one looks at the CPU.
+Nodes exist as objects only, each with eight GPUs; every twenty-fifth offers partitions. What their kubelets would write
+every five minutes is written here at the same rate while one looks at the processor time.
 """
 
 import json
@@ -26,10 +26,10 @@ import yaml
 from bench.figures import Figure, aligned, show
 from bench.process import cpu_milliseconds, rss
 from bench.world import until
-from support.fleet import PROFILE, Fleet
+from support.fleet import GPUS, PROFILE, Fleet
 
 from controller.api import BRIDGES
-from dradriver.kube import LEASES, NODES, Client, NotFoundError
+from dradriver.kube import LEASES, NODES, Client, NotFoundError, Object, version_of
 from dradriver.kube.resources import Resource
 
 _REPOSITORY: Final = Path(__file__).resolve().parents[2]
@@ -42,6 +42,9 @@ _LEASE: Final = "dradriver-controller"
 _PATIENCE: Final = 900.0
 _BEAT_SECONDS: Final = 300.0
 """In which a kubelet writes its node's status once while nothing happens."""
+_QUIET_SECONDS: Final = 10.0
+_UNQUIET_SECONDS: Final = 300.0
+"""After which it is measured beside whatever goes on."""
 _LABELS: Final = ("--node-labels", "WhenUnowned")
 
 
@@ -159,6 +162,7 @@ class Bench:
     def run(self, *options: str, rounds: int, idle: float) -> Found:
         """Start a controller and measure it."""
         wants_labels = _LABELS[0] in options
+        self._forget_status()
         with running(self._kubeconfig, self._client, *options) as controller:
             status = until(self._is_full, interval=0.02, limit=_PATIENCE) - controller.begin
             labels = self._labelled(controller) - controller.begin if wants_labels else None
@@ -183,6 +187,12 @@ class Bench:
                 writes=round(controller.metric('dradriver_controller_label_writes_total{outcome="written"}')),
             )
 
+    def _forget_status(self) -> None:
+        """Take away what an earlier controller has written, or this one would seem to be at once at its end."""
+        for name in (self._whole, self._parts):
+            body = {"status": {"devices": None, "nodes": None}}
+            self._client.patch(BRIDGES, name, body, subresource="status", field_manager="bench")
+
     def _status(self, name: str) -> dict[str, Any]:
         return (self._client.get(BRIDGES, name).get("status") or {}).get("devices") or {}
 
@@ -198,7 +208,7 @@ class Bench:
 
     def _react(self, number: int) -> float:
         """Milliseconds from a taint to the status that counts it, and the taint is gone again afterwards."""
-        node = self._fleet.nodes[-1 - number % 50]
+        node = self._fleet.nodes[-1 - number % 10]
         self._fleet.taint(node, tainted=True)
         begin = time.monotonic()
         passed = until(lambda: self._status(self._whole).get("tainted") == 1, interval=0.01) - begin
@@ -208,11 +218,13 @@ class Bench:
 
     def _relabel(self, number: int) -> float:
         """Milliseconds from a GPU's going to the label that counts it no more."""
-        node = self._fleet.nodes[-100 - number]
-        before = self._count(node)
-        self._fleet.shrink(node)
+        node = self._fleet.nodes[len(self._fleet.nodes) // 2 + number]
+        self._fleet.resize(node, GPUS - 1)
         begin = time.monotonic()
-        return (until(lambda: self._count(node) == before - 1, interval=0.01) - begin) * 1000
+        passed = until(lambda: self._count(node) == GPUS - 1, interval=0.01) - begin
+        self._fleet.resize(node, GPUS)
+        until(lambda: self._count(node) == GPUS, interval=0.1)
+        return passed * 1000
 
     def _count(self, node: str) -> int:
         return int(self._client.get(NODES, node)["metadata"]["labels"]["nvidia.com/gpu.count"])
@@ -273,6 +285,21 @@ def _is_served(client: Client) -> bool:
     return True
 
 
+def _wait_until_quiet(client: Client) -> None:
+    """Wait until a controller manager, where there is one, has written that these nodes' kubelets are silent."""
+    end = time.monotonic() + _UNQUIET_SECONDS
+    version, since = 0, time.monotonic()
+    while time.monotonic() - since < _QUIET_SECONDS and time.monotonic() < end:
+        time.sleep(_QUIET_SECONDS / 5)
+        newest = max(map(version_of, client.list(NODES, project=_metadata).items))
+        if newest != version:
+            version, since = newest, time.monotonic()
+
+
+def _metadata(item: Object) -> Object:
+    return {"metadata": item["metadata"]}
+
+
 def _cpu_per_second(pid: int, seconds: float) -> float:
     before, begin = cpu_milliseconds(pid), time.monotonic()
     time.sleep(seconds)
@@ -299,6 +326,7 @@ def run(client: Client, kubeconfig: Path, *, nodes: int, rounds: int, idle: floa
         print(
             f"{nodes} nodes: {fleet.slices()} slices, {fleet.devices} GPUs, {fleet.partitions} of {PROFILE}", flush=True
         )
+        _wait_until_quiet(client)
         bench, found = Bench(client, kubeconfig, fleet), {}
         with bench.bridges():
             for title, options in (

@@ -86,11 +86,12 @@ class Fleet:
         item["spec"]["devices"][0]["taints"] = [taint] if tainted else []
         self._client.replace(RESOURCE_SLICES, item)
 
-    def shrink(self, node: str) -> None:
-        """Take the last GPU of a node that has no partitions away."""
+    def resize(self, node: str, gpus: int) -> None:
+        """Let a node that has no partitions have so many GPUs of its eight."""
         item = self._client.get(RESOURCE_SLICES, _slice_name(node, 0))
-        item["spec"]["pool"]["generation"] += 1
-        del item["spec"]["devices"][-1]
+        (body,) = self._bodies(node)
+        pool = {"name": node, "generation": item["spec"]["pool"]["generation"] + 1, "resourceSliceCount": 1}
+        item["spec"] |= {"devices": body["spec"]["devices"][:gpus], "pool": pool}
         self._client.replace(RESOURCE_SLICES, item)
 
     def beat(self, node: str, time: str) -> None:
