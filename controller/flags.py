@@ -27,20 +27,20 @@ class Options:
         namespace: of the Lease.
         identity: of this process among those that would lead.
         discovery: mode of bridges that are made for every MIG profile found; None if none are.
-        labels: whether nodes get the labels of GPU feature discovery that nobody else holds.
         http_endpoint: `host:port` of metrics and probes; "" for none.
         log_level: lines below are dropped.
         log_format: how lines look.
+        labels: whether nodes get the labels of GPU feature discovery that nobody else holds.
     """
 
     kubeconfig: Path | None
     namespace: str
     identity: str
     discovery: Mode | None
-    labels: bool
     http_endpoint: str
     log_level: LogLevel
     log_format: LogFormat
+    labels: bool
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Options:
@@ -51,10 +51,10 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     parser = _parser(environment)
     values = parser.parse_args(arguments)
     for flag, value, known in (
+        ("node-labels", values.node_labels, (_OFF, _WHEN_UNOWNED)),
         ("log-level", values.log_level, LOG_LEVELS),
         ("log-format", values.log_format, LOG_FORMATS),
         ("discover-mig-profiles", values.discover_mig_profiles, (_OFF, *map(str, Mode))),
-        ("node-labels", values.node_labels, (_OFF, _WHEN_UNOWNED)),
     ):
         if value not in known:
             parser.error(f"--{flag}: {value!r} is none of {', '.join(known)}")
@@ -66,10 +66,10 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         # A pod's container that is restarted has the same name, but may not believe that it leads still.
         identity=f"{values.identity or socket.gethostname()}_{secrets.token_hex(4)}",
         discovery=None if values.discover_mig_profiles == _OFF else Mode(values.discover_mig_profiles),
-        labels=values.node_labels == _WHEN_UNOWNED,
         http_endpoint=values.http_endpoint,
         log_level=values.log_level,
         log_format=values.log_format,
+        labels=values.node_labels == _WHEN_UNOWNED,
     )
 
 
@@ -95,13 +95,13 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         f"make a bridge nvidia.com/mig-<profile> for every MIG profile that nodes publish: its mode, which is one of "
         f"{', '.join(Mode)}, or {_OFF}",
     )
+    add("http-endpoint", "HTTP_ENDPOINT", ":8080", "host:port for /metrics, /healthz and /readyz; none if empty")
+    add("log-level", "LOG_LEVEL", "info", f"how much is logged: {', '.join(LOG_LEVELS)}")
+    add("log-format", "LOG_FORMAT", "json", f"how it is logged: {' or '.join(LOG_FORMATS)}")
     add(
         "node-labels",
         "NODE_LABELS",
         _OFF,
         f"{_WHEN_UNOWNED}: label nodes from slices as GPU feature discovery would, where nobody else does; or {_OFF}",
     )
-    add("http-endpoint", "HTTP_ENDPOINT", ":8080", "host:port for /metrics, /healthz and /readyz; none if empty")
-    add("log-level", "LOG_LEVEL", "info", f"how much is logged: {', '.join(LOG_LEVELS)}")
-    add("log-format", "LOG_FORMAT", "json", f"how it is logged: {' or '.join(LOG_FORMATS)}")
     return parser

@@ -14,7 +14,9 @@ from controller.labelling.names import LABEL_MANAGER, STRATEGY
 from controller.labelling.pacing import Pace
 from controller.labelling.planning import plan
 from controller.labelling.projections import HeldLabels, project_facts, project_labels
-from controller.watching import Listener, News, Watcher
+from controller.watching import Watcher
+from controller.watching.news import News
+from controller.watching.watcher import Listener
 from dradriver.kube import (
     NODES,
     RESOURCE_SLICES,

@@ -2,18 +2,6 @@
 
 from controller.watching.census import Census
 from controller.watching.model import DeviceKind, SeenClaim, SeenClass, SeenDevice, SeenNode, SeenSlice
-from controller.watching.news import News
-from controller.watching.watcher import Listener, Watcher
+from controller.watching.watcher import Watcher
 
-__all__ = [
-    "Census",
-    "DeviceKind",
-    "Listener",
-    "News",
-    "SeenClaim",
-    "SeenClass",
-    "SeenDevice",
-    "SeenNode",
-    "SeenSlice",
-    "Watcher",
-]
+__all__ = ["Census", "DeviceKind", "SeenClaim", "SeenClass", "SeenDevice", "SeenNode", "SeenSlice", "Watcher"]

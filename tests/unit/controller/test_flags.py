@@ -11,18 +11,11 @@ def test_defaults():
     assert (options.kubeconfig, options.namespace, options.http_endpoint) == (None, "dradriver", ":8080")
     assert (options.log_level, options.log_format) == ("info", "json")
     assert options.discovery is None
-    assert options.labels is False
 
 
 def test_discovery_has_the_mode_of_its_bridges():
     assert parse(["--discover-mig-profiles", "WhenReady"], {}).discovery is Mode.WHEN_READY
     assert parse([], {"DISCOVER_MIG_PROFILES": "off"}).discovery is None
-
-
-def test_labels_are_asked_for():
-    assert parse(["--node-labels", "WhenUnowned"], {}).labels is True
-    assert parse([], {"NODE_LABELS": "WhenUnowned"}).labels is True
-    assert parse(["--node-labels", "off"], {"NODE_LABELS": "WhenUnowned"}).labels is False
 
 
 def test_no_two_processes_have_the_same_identity():
@@ -45,10 +38,10 @@ def test_a_kubeconfig_is_an_absolute_path():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
+        (["--node-labels", "on"], "none of off, WhenUnowned"),
         (["--log-level", "loud"], "none of debug"),
         (["--log-format", "xml"], "none of json"),
         (["--discover-mig-profiles", "true"], "none of off, Enabled, WhenReady, Disabled"),
-        (["--node-labels", "on"], "none of off, WhenUnowned"),
         (["--namespace", "No Good"], "must be the name of a namespace"),
         (["--unknown", "x"], "unrecognized"),
     ],
@@ -66,3 +59,10 @@ def test_every_flag_names_its_variable(capsys):
     text = capsys.readouterr().out
     for word in ("POD_NAMESPACE", "POD_NAME", "HTTP_ENDPOINT", "LOG_LEVEL", "LOG_FORMAT"):
         assert f"[{word}]" in text
+
+
+def test_labels_are_asked_for():
+    assert parse(["--node-labels", "WhenUnowned"], {}).labels is True
+    assert parse([], {"NODE_LABELS": "WhenUnowned"}).labels is True
+    assert parse([], {}).labels is False
+    assert parse(["--node-labels", "off"], {"NODE_LABELS": "WhenUnowned"}).labels is False

@@ -1,6 +1,6 @@
 import threading
 
-from controller.watching import News
+from controller.watching.news import News
 
 
 def test_keys_come_once_and_in_the_order_of_their_first_coming():

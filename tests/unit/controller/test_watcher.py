@@ -5,7 +5,8 @@ from doubles.apiserver import PATIENCE, ApiServer, Fault
 from support.bridging import bridge, device_class
 
 from controller.api import BRIDGES
-from controller.watching import Listener, Watcher
+from controller.watching import Watcher
+from controller.watching.watcher import Listener
 from dradriver.kube import DEVICE_CLASSES, RESOURCE_SLICES, Backoff, Pace
 from dradriver.kube.connection import connect
 
