@@ -14,6 +14,7 @@ from controller.api import BaseKeeping, Mode
 from dradriver.observe.logs import LOG_FORMATS, LOG_LEVELS, LogFormat, LogLevel
 
 _OFF: Final = "off"
+_WHEN_UNOWNED: Final = "WhenUnowned"
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -30,6 +31,7 @@ class Options:
         http_endpoint: `host:port` of metrics and probes; "" for none.
         log_level: lines below are dropped.
         log_format: how lines look.
+        labels: whether nodes get the labels of GPU feature discovery that nobody else holds.
     """
 
     kubeconfig: Path | None
@@ -40,6 +42,7 @@ class Options:
     http_endpoint: str
     log_level: LogLevel
     log_format: LogFormat
+    labels: bool
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Options:
@@ -50,6 +53,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     parser = _parser(environment)
     values = parser.parse_args(arguments)
     for flag, value, known in (
+        ("node-labels", values.node_labels, (_OFF, _WHEN_UNOWNED)),
         ("log-level", values.log_level, LOG_LEVELS),
         ("log-format", values.log_format, LOG_FORMATS),
         ("discover-mig-profiles", values.discover_mig_profiles, (_OFF, *map(str, Mode))),
@@ -69,6 +73,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         http_endpoint=values.http_endpoint,
         log_level=values.log_level,
         log_format=values.log_format,
+        labels=values.node_labels == _WHEN_UNOWNED,
     )
 
 
@@ -104,4 +109,10 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("http-endpoint", "HTTP_ENDPOINT", ":8080", "host:port for /metrics, /healthz and /readyz; none if empty")
     add("log-level", "LOG_LEVEL", "info", f"how much is logged: {', '.join(LOG_LEVELS)}")
     add("log-format", "LOG_FORMAT", "json", f"how it is logged: {' or '.join(LOG_FORMATS)}")
+    add(
+        "node-labels",
+        "NODE_LABELS",
+        _OFF,
+        f"{_WHEN_UNOWNED}: label nodes from slices as GPU feature discovery would, where nobody else does; or {_OFF}",
+    )
     return parser

@@ -16,6 +16,7 @@ import structlog
 
 from controller.acting import Actor, unsupported_because
 from controller.flags import Options
+from controller.labelling import Labeller
 from controller.metrics import Metrics
 from controller.reconciler import Reconciler, Wishes
 from controller.watching import Watcher
@@ -71,6 +72,7 @@ class Manager:
             client, on_change=self._on_change, on_return=self._on_return, on_waiting=self._on_waiting
         )
         actor = Actor(client, self._watcher, may_act=lambda: self._elector.leads, on_action=self._metrics.acted)
+        self._labeller = self._make_labeller(client) if options.labels else None
         self._reconciler = Reconciler(
             partial(unsupported_because, client),
             watcher=self._watcher,
@@ -99,9 +101,20 @@ class Manager:
             if not begun and self._elected.is_set() and self._watcher.has_synced:
                 log.info("leading", identity=self._options.identity)
                 self._reconciler.start()
+                if self._labeller is not None:
+                    self._labeller.start()
                 begun = True
         self._stop(web)
         return 1 if self._elector.is_lost else 0
+
+    def _make_labeller(self, client: Client) -> Labeller:
+        return Labeller(
+            client,
+            self._watcher,
+            may_act=lambda: self._elector.leads,
+            on_write=self._metrics.label_written,
+            on_counts=self._metrics.set_labelled,
+        )
 
     def _on_change(self, is_small: bool) -> None:  # noqa: FBT001 (called so by the watcher)
         self._reconciler.wake(is_small)
@@ -148,11 +161,15 @@ class Manager:
             return "the elector has ended"
         if self._reconciler.was_started and not self._reconciler.alive:
             return "the reconciler has ended"
+        if self._labeller is not None and self._labeller.has_ended:
+            return "the labeller has ended"
         return None
 
     def _stop(self, web: WebServer | None) -> None:
         log.info("stopping", leads=self._elector.leads)
         self._reconciler.stop()
+        if self._labeller is not None:
+            self._labeller.stop()
         self._elector.stop()
         self._events.stop()
         self._watcher.stop(1.0)

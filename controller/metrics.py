@@ -57,6 +57,19 @@ class Metrics:
         self._failures = Counter(
             "dradriver_controller_failures_total", "Attempts that failed.", ["reason"], registry=self.registry
         )
+        self._label_writes = Counter(
+            "dradriver_controller_label_writes_total",
+            "Attempts to write a node's labels, by how they ended.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        nodes = Gauge(
+            "dradriver_controller_labelled_nodes",
+            "Nodes with labels of ours, and nodes of whose labels somebody else holds some.",
+            ["labels"],
+            registry=self.registry,
+        )
+        self._labelled, self._yielding = nodes.labels("ours"), nodes.labels("foreign")
         self._last_success = Gauge(
             "dradriver_last_success_timestamp_seconds",
             "Unix time at which a loop last did its work.",
@@ -95,6 +108,19 @@ class Metrics:
     def failed(self, reason: str) -> None:
         """Count an attempt that failed, by the class of its error."""
         self._failures.labels(reason).inc()
+
+    def label_written(self, outcome: str) -> None:
+        """Count an attempt to write a node's labels, by how it ended."""
+        self._label_writes.labels(outcome).inc()
+
+    def set_labelled(self, labelled: int, yielding: int) -> None:
+        """State on how many nodes there are labels of ours, and on how many somebody else holds some.
+
+        The labeller has done its work whenever it says so.
+        """
+        self._labelled.set(labelled)
+        self._yielding.set(yielding)
+        self.succeeded("labels")
 
     def succeeded(self, loop: str) -> None:
         """Note that a loop has done its work just now."""

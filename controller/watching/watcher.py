@@ -1,7 +1,7 @@
 """Follows everything that bridges depend on, and says when something of it has changed."""
 
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,6 +10,7 @@ from controller.api import BRIDGES
 from controller.watching import projections, waiting
 from controller.watching.census import Census
 from controller.watching.model import SeenClass, SeenPod, SeenQuota
+from controller.watching.news import News
 from dradriver.api import DRIVER_NAME
 from dradriver.kube import (
     DEVICE_CLASSES,
@@ -44,6 +45,19 @@ class _Source:
     selector: Selector = field(default_factory=Selector)
     put: str = ""
     is_aside: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Who wants to know more of a resource's objects than bridges do.
+
+    Attributes:
+        project: what is kept of an object beside `seen`, as `more`; None for nothing.
+        on_change: called on the reflector's thread with the key of what changed, "" for a list. Must not wait.
+    """
+
+    project: Callable[[Object], object] | None = None
+    on_change: Callable[[str], None] = lambda _key: None
 
 
 _SOURCES: Final[Mapping[Resource, _Source]] = {
@@ -87,7 +101,8 @@ class Watcher:
         self.census = Census()
         self._lock = threading.Lock()
         self._carriers: dict[str, set[str]] = defaultdict(set)
-        self._news: deque[tuple[Resource, str]] = deque()
+        self._news: News[tuple[Resource, str]] = News()
+        self._listeners: dict[Resource, Listener] = {}
         self._counted: dict[Resource, set[str]] = {resource: set() for resource in _SOURCES}
         self._stores = {resource: Store() for resource in _SOURCES}
         self._reflectors = {
@@ -98,11 +113,15 @@ class Watcher:
                 selector=source.selector,
                 on_change=self._noter(resource),
                 on_return=on_return,
-                project=self._project_class if resource is DEVICE_CLASSES else source.project,
+                project=self._projector(resource, source.project),
                 pace=pace,
             )
             for resource, source in _SOURCES.items()
         }
+
+    def listen(self, resource: Resource, listener: Listener) -> None:
+        """Have somebody told of a resource's changes too; before `start`."""
+        self._listeners[resource] = listener
 
     def start(self) -> None:
         """Start following."""
@@ -137,8 +156,7 @@ class Watcher:
     def absorb(self) -> bool:
         """Bring what changed into the census; whether anything that matters did."""
         changed = False
-        while self._news:
-            resource, key = self._news.popleft()
+        for resource, key in self._news.take():
             changed |= self._absorb(resource, key)
         return changed
 
@@ -160,6 +178,14 @@ class Watcher:
         found = (item["seen"] for item in self._stores[RESOURCE_QUOTAS].snapshot().values())
         return [quota for quota in found if quota.limits]
 
+    def item(self, resource: Resource, key: str) -> Object | None:
+        """What is kept of one object. Harmless on any thread, like `items`."""
+        return self._stores[resource].get(key)
+
+    def items(self, resource: Resource) -> dict[str, Object]:
+        """What is kept of a resource's objects, by key."""
+        return self._stores[resource].snapshot()
+
     def note_class(self, item: Object) -> SeenClass:
         """Take the answer to a write of a class, before the watch tells it."""
         projected = self._project_class(item)
@@ -171,6 +197,16 @@ class Watcher:
         """Names of the classes that have carried a name at any moment since this was asked last, however shortly."""
         with self._lock:
             return frozenset(self._carriers.pop(extended_name, ()))
+
+    def _projector(self, resource: Resource, project: Callable[[Object], Object]) -> Callable[[Object], Object]:
+        known = self._project_class if resource is DEVICE_CLASSES else project
+
+        def projected(item: Object) -> Object:
+            listener = self._listeners.get(resource)
+            more = {} if listener is None or listener.project is None else {"more": listener.project(item)}
+            return known(item) | more
+
+        return projected
 
     def _project_class(self, item: Object) -> Object:
         projected = projections.project_class(item)
@@ -200,8 +236,10 @@ class Watcher:
         is_small = not _SOURCES[resource].put
 
         def note(key: str) -> None:
-            self._news.append((resource, key))
+            self._news.add((resource, key))
             self._on_change(is_small)
+            if (listener := self._listeners.get(resource)) is not None:
+                listener.on_change(key)
 
         return note
 

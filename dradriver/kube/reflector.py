@@ -19,6 +19,11 @@ from dradriver.kube.errors import GoneError, KubeError, ServerError, Unreachable
 from dradriver.kube.resources import Object, Resource
 from dradriver.kube.store import Store, key_of
 
+_PAGE = 500
+_SMALL_PAGE = 100
+"""Objects that are asked for at once. Where little is kept of them, the page that is being read is most of what the
+process ever needs: a slice of partitions is 50 KiB of text, and many times that as an object."""
+
 _FAILURES_BEFORE_LIST = 3
 
 _EARLY = 2.0
@@ -104,6 +109,7 @@ class Reflector:
         self._on_return = on_return
         self._project = project or _all_of_it
         self._cached = "" if project else "0"
+        self._page = _SMALL_PAGE if project else _PAGE
         self._pace = pace or Pace()
         self._position = ""
         self._watch: Watch | None = None
@@ -229,11 +235,17 @@ class Reflector:
     def _list(self) -> None:
         # "0" lets the server answer from its cache: a whole cluster of nodes may come at the same time.
         listing = self._client.list(
-            self._resource, selector=self._selector, resource_version=self._cached, project=self._project
+            self._resource,
+            selector=self._selector,
+            resource_version=self._cached,
+            limit=self._page,
+            project=self._project,
         )
         if not self._store.replace(listing.items, listing.resource_version):
             since = self._store.floor
-            listing = self._client.list(self._resource, selector=self._selector, project=self._project)
+            listing = self._client.list(
+                self._resource, selector=self._selector, limit=self._page, project=self._project
+            )
             self._store.replace(listing.items, listing.resource_version, since=since)
         self._position = listing.resource_version
         self._synced.set()

@@ -2,6 +2,7 @@
 
     PYTHONPATH=tests python -m bench [--rounds 200] [--starts 10] [--seeds 10] [--kubeconfig FILE]
     PYTHONPATH=tests python -m bench --scheduler [--cycles 3] [--percent 100] [--kubeconfig FILE]
+    PYTHONPATH=tests python -m bench --controller [--nodes 5000] [--rounds 200] [--idle 10] [--kubeconfig FILE]
 
 boots a control plane of its own, unless it is told to use another. GPUs are simulated, the kubelet is a double, the
 node exists in the API server only, and claims are allocated by this program: nobody else on a cluster is disturbed.
@@ -14,7 +15,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from bench import burst, calls, health, installed, packing, podstatus, process, publishing, scheduler
+from bench import burst, calls, controller, health, installed, packing, podstatus, process, publishing, scheduler
 from bench.aims import Aims
 from bench.figures import Figure, show
 from bench.process import Program
@@ -31,10 +32,15 @@ def main() -> int:
         # Short: a socket's path has at most 107 bytes.
         with (
             tempfile.TemporaryDirectory(prefix="bn", ignore_cleanup_errors=True) as folder,
-            api_server(options.kubeconfig) as options.kubeconfig,
+            # The controller manager would go on for hours to write that thousands of kubelets are silent.
+            api_server(
+                options.kubeconfig, without=["kube-controller-manager"] if options.controller else []
+            ) as options.kubeconfig,
         ):
             if options.scheduler:
                 _measure_scheduler(options)
+            elif options.controller:
+                _measure_controller(options)
             else:
                 _run(options, Path(folder))
     except (KubeError, NoClusterError) as error:
@@ -61,6 +67,12 @@ def _options() -> argparse.Namespace:
         action="store_true",
         help="measure what our slices cost the scheduler, and nothing else: half an hour",
     )
+    parser.add_argument(
+        "--controller",
+        action="store_true",
+        help="measure the controller in a large cluster, and nothing else: ten minutes",
+    )
+    parser.add_argument("--nodes", type=int, default=5000, help="of that cluster (default: %(default)s)")
     parser.add_argument(
         "--node-rounds",
         type=int,
@@ -112,6 +124,13 @@ def _measure_scheduler(options: argparse.Namespace) -> None:
     kubeconfig = Path(options.kubeconfig)
     with closing(connect(kubeconfig)) as client:
         scheduler.run(client, kubeconfig, cycles=options.cycles, percent=options.percent)
+
+
+def _measure_controller(options: argparse.Namespace) -> None:
+    kubeconfig = Path(options.kubeconfig)
+    rounds = max(1, options.rounds // 20)
+    with closing(connect(kubeconfig)) as client:
+        controller.run(client, kubeconfig, nodes=options.nodes, rounds=rounds, idle=options.idle)
 
 
 def _program(options: argparse.Namespace, folder: Path, folders: Folders, cluster: Cluster) -> Program:

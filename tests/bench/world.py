@@ -35,14 +35,21 @@ class NoClusterError(Exception):
 
 
 @contextlib.contextmanager
-def api_server(kubeconfig: str) -> Iterator[str]:
-    """Give the kubeconfig of the cluster that was named, or of a control plane that lives as long as the block."""
+def api_server(kubeconfig: str, *, without: Sequence[str] = ()) -> Iterator[str]:
+    """Give the kubeconfig of the cluster that was named, or of a control plane that lives as long as the block.
+
+    Args:
+        kubeconfig: "" for one of our own.
+        without: components that our own does not need.
+    """
     if kubeconfig:
         yield kubeconfig
         return
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         try:
             _cluster_tool("up", "--dir", folder, "--control-plane-only")
+            for component in without:
+                _cluster_tool("stop", component, "--dir", folder)
             yield f"{folder}/kubeconfig"
         finally:
             _cluster_tool("down", "--dir", folder)

@@ -30,6 +30,15 @@ def test_the_controller_has_the_rights_it_uses_and_no_others():
     }
 
 
+def test_the_right_to_write_labels_can_be_left_out():
+    found = rules()
+    (rule,) = found["ClusterRole", "dradriver-controller-labels"]["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["nodes"], ["patch"])
+    binding = found["ClusterRoleBinding", "dradriver-controller-labels"]
+    assert binding["roleRef"]["name"] == "dradriver-controller-labels"
+    assert binding["subjects"] == found["ClusterRoleBinding", "dradriver-controller"]["subjects"]
+
+
 def test_it_may_write_its_own_lease_only():
     role = rules()["Role", "dradriver-controller"]
     granted = {(verb, *rule.get("resourceNames", ())) for rule in role["rules"] for verb in rule["verbs"]}

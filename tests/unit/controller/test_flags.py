@@ -44,6 +44,7 @@ def test_a_kubeconfig_is_an_absolute_path():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
+        (["--node-labels", "on"], "none of off, WhenUnowned"),
         (["--log-level", "loud"], "none of debug"),
         (["--log-format", "xml"], "none of json"),
         (["--discover-mig-profiles", "true"], "none of off, Enabled, WhenReady, Disabled"),
@@ -65,3 +66,10 @@ def test_every_flag_names_its_variable(capsys):
     text = capsys.readouterr().out
     for word in ("POD_NAMESPACE", "POD_NAME", "HTTP_ENDPOINT", "LOG_LEVEL", "LOG_FORMAT"):
         assert f"[{word}]" in text
+
+
+def test_labels_are_asked_for():
+    assert parse(["--node-labels", "WhenUnowned"], {}).labels is True
+    assert parse([], {"NODE_LABELS": "WhenUnowned"}).labels is True
+    assert parse([], {}).labels is False
+    assert parse(["--node-labels", "off"], {"NODE_LABELS": "WhenUnowned"}).labels is False

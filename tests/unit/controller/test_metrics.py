@@ -22,6 +22,17 @@ def status(**holds):
     )
 
 
+def test_labels(metrics):
+    for outcome in ("written", "written", "conflict"):
+        metrics.label_written(outcome)
+    assert value(metrics, "dradriver_controller_label_writes_total", outcome="written") == 2
+    assert value(metrics, "dradriver_controller_label_writes_total", outcome="conflict") == 1
+    metrics.set_labelled(5, 2)
+    assert value(metrics, "dradriver_controller_labelled_nodes", labels="ours") == 5
+    assert value(metrics, "dradriver_controller_labelled_nodes", labels="foreign") == 2
+    assert value(metrics, "dradriver_last_success_timestamp_seconds", loop="labels") == 1000.0
+
+
 def test_bridges_are_counted_by_the_worst_that_holds(metrics):
     metrics.set_bridges(
         [

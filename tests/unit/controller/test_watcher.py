@@ -6,6 +6,7 @@ from support.bridging import bridge, device_class
 
 from controller.api import BRIDGES
 from controller.watching import Watcher
+from controller.watching.watcher import Listener
 from dradriver.kube import DEVICE_CLASSES, RESOURCE_SLICES, Backoff, Pace
 
 NAME = "nvidia.com/gpu"
@@ -164,3 +165,35 @@ def test_threads_that_end_are_named(follower):
         "pods",
         "resourcequotas",
     }
+
+
+def test_a_listener_has_more_kept_and_is_told_of_every_key(server, client):
+    made, keys = Follower(client), []
+    listener = Listener(project=lambda item: len(item["spec"]["devices"]), on_change=keys.append)
+    made.watcher.listen(RESOURCE_SLICES, listener)
+    server.put("resourceslices", slice_of("a", "gpu-0", "gpu-1"))
+    made.watcher.start()
+    try:
+        assert server.wait(lambda: made.watcher.has_synced)
+        server.put("resourceslices", slice_of("b", "gpu-0"))
+        assert server.wait(lambda: {key: item["more"] for key, item in made.watcher.items(RESOURCE_SLICES).items()})
+        assert server.wait(lambda: keys == ["", "b"])
+        assert made.watcher.item(RESOURCE_SLICES, "b")["more"] == 1
+        assert made.watcher.item(RESOURCE_SLICES, "a")["seen"].pool == "a"
+        assert made.watcher.item(RESOURCE_SLICES, "c") is None
+    finally:
+        made.watcher.stop(PATIENCE)
+
+
+def test_nothing_more_is_kept_for_nobody(server, follower):
+    server.put("resourceslices", slice_of("a", "gpu-0"))
+    assert server.wait(lambda: follower.watcher.item(RESOURCE_SLICES, "a"))
+    assert set(follower.watcher.item(RESOURCE_SLICES, "a")) == {"metadata", "seen"}
+
+
+def test_news_of_a_process_that_does_not_lead_do_not_pile_up(server, follower):
+    """Nobody absorbs them there, for months."""
+    for number in range(50):
+        server.put("resourceslices", slice_of("a", f"gpu-{number}"))
+    assert server.wait(lambda: len(follower.news) >= 50)
+    assert len([each for each in follower.watcher._news.take() if each == (RESOURCE_SLICES, "a")]) == 1

@@ -359,6 +359,6 @@ def test_with_a_projection_a_list_is_read_page_by_page_from_the_newest_state(ser
     reflector = Reflector(client, RESOURCE_SLICES, store, project=names_only, pace=QUICK)
     reflector._list()
     lists = [request for request in server.requests if is_list(request)]
-    assert [request.query.get("limit") for request in lists] == ["500"] * 3
+    assert [request.query.get("limit") for request in lists] == ["100"] * 11
     assert all("resourceVersion" not in request.query for request in lists)
     assert len(store.snapshot()) == 1100
