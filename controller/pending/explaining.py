@@ -216,7 +216,7 @@ def _on_plugin(shape: PodShape, facts: Facts) -> str:
     """Where it is served so. The pod waits, so whatever is free there, none of these nodes is fit for it."""
     total, count = sum(facts.plugin.values()), len(facts.plugin)
     fit = "it is not fit" if count == 1 else "none of them is fit"
-    return f"on {nodes_(count)} with {total} in all, and {fit} for the pod now{_scheduler(shape)}"
+    return f"on {number_of_nodes(count)} with {total} in all, and {fit} for the pod now{_scheduler(shape)}"
 
 
 def _census(supply: Supply) -> str:
@@ -230,7 +230,7 @@ def _census(supply: Supply) -> str:
     }
     said = ", ".join(f"{number} {'is' if number == 1 else 'are'} {what}" for what, number in parts.items() if number)
     free = f", at most {supply.most_free} on one node" if total.allocatable else ""
-    return f"of {total.published} on {nodes_(supply.count)} {said}{free}"
+    return f"of {total.published} on {number_of_nodes(supply.count)} {said}{free}"
 
 
 def _excluded(shape: PodShape, count: int, facts: Facts, enough: Collection[str]) -> Iterator[Explanation]:
@@ -241,7 +241,7 @@ def _excluded(shape: PodShape, count: int, facts: Facts, enough: Collection[str]
         yield _because(
             facts,
             "NodesExcluded",
-            f"{nodes_(len(enough))} {have} {count} of {facts.resource_name} free, but {why}",
+            f"{number_of_nodes(len(enough))} {have} {count} of {facts.resource_name} free, but {why}",
         )
 
 
@@ -252,7 +252,7 @@ def _unknown(shape: PodShape, count: int, facts: Facts) -> Explanation:
     known = f"the pod asks for {count} of {facts.resource_name}"
     if facts.supply is not None:
         enough = len(facts.supply.places_with(count))
-        known += f", which {nodes_(enough)} {'seems' if enough == 1 else 'seem'} to have free"
+        known += f", which {number_of_nodes(enough)} {'seems' if enough == 1 else 'seem'} to have free"
     return _because(facts, "NotScheduled", f"{known}{_scheduler(shape)}", is_certain=False)
 
 
@@ -260,6 +260,6 @@ def _scheduler(shape: PodShape) -> str:
     return f' (the scheduler says: "{shape.said}")' if shape.said else ""
 
 
-def nodes_(count: int) -> str:
+def number_of_nodes(count: int) -> str:
     """Say a number of nodes."""
     return f"{count} node" if count == 1 else f"{count} nodes"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeAlias, TypeVar
 
 from controller.api import DeviceTally, NodeTally
-from controller.watching.model import DeviceKind, SeenClaim, SeenDevice, SeenNode, SeenSlice
+from controller.watching.model import UNLIMITED, DeviceKind, SeenClaim, SeenDevice, SeenNode, SeenSlice
 
 Matches: TypeAlias = Callable[[DeviceKind], bool]
 
@@ -217,14 +217,14 @@ def count_pool(slices: Iterable[SeenSlice], held: Collection[str], shares: Mappi
 
 
 def _used(device: SeenDevice, held: Collection[str], shares: Mapping[str, int]) -> int:
-    if device.shares:
+    if device.shares > 0:
         return min(shares.get(device.name, 0), device.shares)
     return int(device.name in held)
 
 
 def _tally(device: SeenDevice, used: int, *, is_open: bool) -> DeviceTally:
-    total = device.shares or 1
-    free = total - used
+    total = max(device.shares, 1)
+    free = 1 if device.shares == UNLIMITED else total - used
     is_free = is_open and not device.is_tainted
     return DeviceTally(
         published=total,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from controller.api import (
     ADOPTED_ANNOTATION,
@@ -21,6 +21,10 @@ Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 CounterSets: TypeAlias = tuple[tuple[str, Counters], ...]
 """Counter sets by name, sorted."""
+
+
+UNLIMITED: Final = -1
+"""Shares of a device that several pods can have at once, and that does not say how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,7 @@ class SeenDevice:
         kind: what it is.
         is_tainted: with a taint that keeps pods away.
         consumes: from the counter sets of its pool while it is allocated.
-        shares: how many pods can have it at once; 0 for one that only one can have.
+        shares: how many pods can have it at once; 0 for one that only one can have, `UNLIMITED` where nobody counts.
     """
 
     name: str

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from controller.watching.model import (
+    UNLIMITED,
     Counters,
     CounterSets,
     DeviceKind,
@@ -137,7 +138,7 @@ def _device(entry: Mapping[str, Any]) -> SeenDevice:
         ),
         bool(effects & _AWAY),
         _counter_sets(entry.get("consumesCounters") or (), name="counterSet"),
-        (_amount(capacity, Capacity.SHARES) or 0) if entry.get("allowMultipleAllocations") else 0,
+        (_amount(capacity, Capacity.SHARES) or UNLIMITED) if entry.get("allowMultipleAllocations") else 0,
     )
 
 

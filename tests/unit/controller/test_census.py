@@ -5,7 +5,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from controller.api import DeviceTally, NodeTally
 from controller.watching import Census
 from controller.watching.census import count_pool
-from controller.watching.model import DeviceKind, SeenClaim, SeenDevice, SeenNode, SeenSlice
+from controller.watching.model import UNLIMITED, DeviceKind, SeenClaim, SeenDevice, SeenNode, SeenSlice
 
 GPU, MIG = DeviceKind(type="gpu"), DeviceKind(type="mig", profile="1g.10gb")
 NAME = "nvidia.com/gpu"
@@ -83,6 +83,11 @@ def test_a_shared_device_that_is_tainted_or_of_an_incomplete_pool():
     assert count_pool([SeenSlice(pool="n", total=2, devices=(SHARED,))], {"gpu-1"}, {"gpu-1": 1}) == {
         GPU: DeviceTally(published=4, allocated=1, blocked=3)
     }
+
+
+def test_a_shared_device_that_does_not_say_how_many_can_have_it_is_never_used_up():
+    pool = [SeenSlice(pool="n", devices=(SeenDevice(name="gpu-0", kind=GPU, shares=UNLIMITED),))]
+    assert count_pool(pool, {"gpu-0"}, {"gpu-0": 7}) == {GPU: DeviceTally(published=1, allocatable=1, allocated=1)}
 
 
 def test_the_counters_of_a_shared_device_are_paid_once():

@@ -4,7 +4,7 @@ import pickle
 import pytest
 
 from controller.watching import projections
-from controller.watching.model import DeviceKind, SeenClaim, SeenDevice, SeenNode, SeenSlice, Taint
+from controller.watching.model import UNLIMITED, DeviceKind, SeenClaim, SeenDevice, SeenNode, SeenSlice, Taint
 
 
 def metadata(name="x", **more):
@@ -149,6 +149,7 @@ def test_a_shared_device(name):
     (shared,) = seen_slice(device | {"allowMultipleAllocations": True}).devices
     assert shared.kind == DeviceKind(type="gpu", sharing="time-slicing", renamed=True)
     assert shared.shares == 4
+    assert seen_slice({"name": "d", "allowMultipleAllocations": True}).devices[0].shares == UNLIMITED
     # A capacity of that name alone lets nobody share.
     assert seen_slice(device).devices[0].shares == 0
 
