@@ -285,9 +285,9 @@ def _is_served(client: Client) -> bool:
     return True
 
 
-def _wait_until_quiet(client: Client) -> None:
+def _wait_until_quiet(client: Client, patience: float) -> None:
     """Wait until a controller manager, where there is one, has written that these nodes' kubelets are silent."""
-    end = time.monotonic() + _UNQUIET_SECONDS
+    end = time.monotonic() + patience
     version, since = 0, time.monotonic()
     while time.monotonic() - since < _QUIET_SECONDS and time.monotonic() < end:
         time.sleep(_QUIET_SECONDS / 5)
@@ -316,8 +316,25 @@ def empty(client: Client, kubeconfig: Path, *, seconds: float) -> float:
 # --- telling --------------------------------------------------------------------------------------
 
 
-def run(client: Client, kubeconfig: Path, *, nodes: int, rounds: int, idle: float) -> dict[str, Found]:
-    """Measure and print."""
+def run(
+    client: Client,
+    kubeconfig: Path,
+    *,
+    nodes: int,
+    rounds: int,
+    idle: float,
+    patience: float = _UNQUIET_SECONDS,
+) -> dict[str, Found]:
+    """Measure and print.
+
+    Args:
+        client: an administrator's.
+        kubeconfig: the same one's.
+        nodes: how many.
+        rounds: reactions that are measured.
+        idle: seconds for which the processor time at rest is measured.
+        patience: seconds for which it is waited at most until nobody else writes nodes.
+    """
     install(client)
     print(f"{os.cpu_count()} CPUs, load average {os.getloadavg()[0]:.1f}", flush=True)
     baseline = empty(client, kubeconfig, seconds=min(idle, 5.0))
@@ -326,7 +343,7 @@ def run(client: Client, kubeconfig: Path, *, nodes: int, rounds: int, idle: floa
         print(
             f"{nodes} nodes: {fleet.slices()} slices, {fleet.devices} GPUs, {fleet.partitions} of {PROFILE}", flush=True
         )
-        _wait_until_quiet(client)
+        _wait_until_quiet(client, patience)
         bench, found = Bench(client, kubeconfig, fleet), {}
         with bench.bridges():
             for title, options in (
