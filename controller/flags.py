@@ -89,7 +89,8 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         value = environment.get(variable) or default
         parser.add_argument(f"--{flag}", default=value, help=f"{text}{shown} [{variable}]")
 
-    add("kubeconfig", "KUBECONFIG_FILE", "", "kubeconfig to use instead of KUBECONFIG or the pod's service account")
+    # Not by a variable here: KUBECONFIG may name several files, which the connection reads itself.
+    parser.add_argument("--kubeconfig", default="", help="file; else those in KUBECONFIG, or the pod's service account")
     add("namespace", "POD_NAMESPACE", "dradriver", "namespace of the Lease dradriver-controller, by which one leads")
     add("identity", "POD_NAME", "", "beginning of this process's name in the Lease; the host's name if empty")
     add(
