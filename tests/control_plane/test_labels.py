@@ -4,7 +4,7 @@ import random
 import time
 
 import pytest
-from support.bridging import Controllers, bridge, unique
+from support.bridging import Controllers, bridge, install, unique
 from support.labelling import LabelledNode, LabelReferee, whole
 from support.server import Server
 from support.waiting import wait_for
@@ -83,7 +83,8 @@ class Running:
 
 
 @pytest.fixture
-def run(control_plane):
+def run(control_plane, server):
+    install(server)
     made = []
 
     def start(**terms):
