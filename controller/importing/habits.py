@@ -308,8 +308,9 @@ def _labels(world: World) -> Iterator[Gap]:
         what=f"labels of nodes by which pods choose come from GPU feature discovery{listed}",
         why="where it goes with the device plugin they vanish or grow stale, and gpu.replicas, gpu.sharing-strategy "
         "and the suffixes of gpu.product tell of the device plugin's sharing",
-        todo="keep GPU feature discovery on the nodes, or start the controller with --node-labels=WhenUnowned, which "
-        "writes those that slices tell where nobody else does",
+        todo="keep GPU feature discovery on the nodes, or start the controller with --node-labels=WhenUnowned: where "
+        "nobody else does, it writes what slices tell, which is not gpu.machine, gpu.mode and gpu.clique "
+        "(docs/labels.md)",
     )
 
 
@@ -321,8 +322,7 @@ def _health(world: World) -> Iterator[Gap]:
     yield Gap(
         what="what makes a GPU sick, and for how long, is decided otherwise",
         why="the device plugin keeps a GPU out until it is restarted, for any Xid that it does not ignore (13, 31, "
-        "43, 45, "
-        "68, 109); this driver goes by a table, tells by taints, and lets a GPU come back",
+        "43, 45, 68, 109); this driver goes by a table, tells by taints, and lets a GPU come back",
         todo="see docs/health.md; a health policy says otherwise where you want it",
         weight=Weight.NOTE,
         nodes=world.nodes,
