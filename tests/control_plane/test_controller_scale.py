@@ -2,10 +2,9 @@
 
 import pytest
 from bench import controller as bench
-from support.bridging import Controllers, bridge
+from support.bridging import bridge
 from support.fleet import GPUS, PARTITIONS, PROFILE, Fleet
 from support.labelling import LABEL_MANAGER
-from support.server import Server
 from support.waiting import wait_for
 
 from dradriver.kube import NODES, RESOURCE_SLICES
@@ -17,20 +16,6 @@ COUNT, CUT = 300, 20
 def fleet(admin):
     with Fleet(admin, nodes=COUNT, partitioned=CUT) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def server(control_plane):
-    made = Server(control_plane.kubeconfig, programs=control_plane.programs)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def controllers(control_plane, server, admin, tmp_path):
-    made = Controllers(control_plane, server, admin, tmp_path)
-    yield made
-    made.close()
 
 
 def test_numbers_of_devices_and_nodes(controllers, fleet, admin):

@@ -4,9 +4,8 @@ import random
 import time
 
 import pytest
-from support.bridging import Controllers, bridge, install, unique
-from support.labelling import LabelledNode, LabelReferee, whole
-from support.server import Server
+from support.bridging import bridge, install, unique
+from support.labelling import EIGHT, LabelledNode, LabelReferee, whole
 from support.waiting import wait_for
 
 from controller.labelling import LABEL_MANAGER, Labeller
@@ -17,30 +16,6 @@ from dradriver.kube import NODES, ConflictError
 from dradriver.kube.connection import connect
 
 NFD = "nfd-master"
-EIGHT = {
-    "gpu.present": "true",
-    "gpu.count": "8",
-    "gpu.product": "NVIDIA-H100-80GB-HBM3",
-    "gpu.memory": "81559",
-    "gpu.replicas": "1",
-    "gpu.sharing-strategy": "none",
-    "gpu.family": "hopper",
-    "gpu.compute.major": "9",
-    "gpu.compute.minor": "0",
-    "mps.capable": "false",
-    "cuda.driver-version.major": "580",
-    "cuda.driver-version.minor": "65",
-    "cuda.driver-version.revision": "06",
-    "cuda.driver-version.full": "580.65.06",
-    "cuda.driver.major": "580",
-    "cuda.driver.minor": "65",
-    "cuda.driver.rev": "06",
-    "cuda.runtime-version.major": "13",
-    "cuda.runtime-version.minor": "0",
-    "cuda.runtime-version.full": "13.0",
-    "cuda.runtime.major": "13",
-    "cuda.runtime.minor": "0",
-}
 
 
 @pytest.fixture
@@ -102,20 +77,6 @@ def settled(seconds=0.6):
 
 
 # --- with the program and its rights --------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def server(control_plane):
-    made = Server(control_plane.kubeconfig, programs=control_plane.programs)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def controllers(control_plane, server, admin, tmp_path):
-    made = Controllers(control_plane, server, admin, tmp_path)
-    yield made
-    made.close()
 
 
 def test_the_controller_labels_a_node_with_its_own_rights(controllers, server, node):

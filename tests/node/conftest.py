@@ -3,12 +3,17 @@
 import re
 import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.bridging import Controllers
 from support.cluster import Cluster
 from support.gpunode import GpuNode, Keeper, Setup
 from support.space import Space
+
+from dradriver.kube import Client
+from dradriver.kube.connection import connect
 
 UseNode = Callable[..., GpuNode]
 
@@ -80,3 +85,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         if report.when == "call" and (space := values.get("space")) is not None:
             report.sections.append(("namespace", space.story()))
     return report
+
+
+@pytest.fixture(scope="session")
+def admin(cluster: Cluster) -> Iterator[Client]:
+    client = connect(cluster.kubeconfig)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def controllers(cluster: Cluster, keeper: Keeper, admin: Client, tmp_path: Path) -> Iterator[Controllers]:
+    made = Controllers(cluster, keeper.server, admin, tmp_path)
+    yield made
+    made.close()

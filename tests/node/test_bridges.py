@@ -5,14 +5,13 @@ from collections import Counter
 from contextlib import suppress
 
 import pytest
-from support.bridging import Controllers, bridge, device_class
+from support.bridging import bridge, device_class
 from support.cluster import REPOSITORY
 from support.manifests import IMAGE, claim, pod, request
 from support.sight import EXTENDED, claims_of
 from support.waiting import wait_for
 
 from dradriver.kube import DEVICE_CLASSES, RESOURCE_SLICES, NotFoundError
-from dradriver.kube.connection import connect
 
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 GPU_BASE = "gpu.nvidia.com"
@@ -21,20 +20,6 @@ BRIDGES = (
     bridge("gpu", GPU),
     bridge("mig-1g.10gb", SMALL, select={"type": "mig", "profile": "1g.10gb"}),
 )
-
-
-@pytest.fixture(scope="session")
-def admin(cluster):
-    client = connect(cluster.kubeconfig)
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def controllers(cluster, keeper, admin, tmp_path):
-    made = Controllers(cluster, keeper.server, admin, tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

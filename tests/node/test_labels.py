@@ -9,18 +9,10 @@ from support.waiting import wait_for
 
 from dradriver.gpu.profiles import MigOffer
 from dradriver.kube import RESOURCE_SLICES
-from dradriver.kube.connection import connect
 
 MIB = 1 << 20
 STATIC = ("--mig", str(MigOffer.STATIC))
 A100 = "2xa100-80gb"
-
-
-@pytest.fixture(scope="session")
-def admin(cluster):
-    client = connect(cluster.kubeconfig)
-    yield client
-    client.close()
 
 
 @pytest.fixture

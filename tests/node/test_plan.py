@@ -18,7 +18,6 @@ from support.waiting import wait_for
 from controller.api import BRIDGES
 from controller.cli.wanted import CONFIG_MAPS
 from dradriver.kube import DEVICE_CLASSES, NODES, NotFoundError
-from dradriver.kube.connection import connect
 
 SHARED = "nvidia.com/gpu.shared"
 CHOICE, LABEL = "nvidia.com/device-plugin.config", "dradriver.dev/config"
@@ -31,13 +30,6 @@ sharing:
     renameByDefault: true
     resources: [{name: nvidia.com/gpu, replicas: 4}]
 """
-
-
-@pytest.fixture(scope="session")
-def admin(cluster):
-    client = connect(cluster.kubeconfig)
-    yield client
-    client.close()
 
 
 def serve(admin, count):

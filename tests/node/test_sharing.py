@@ -11,13 +11,11 @@ import signal
 from collections import Counter
 
 import pytest
-from support.bridging import Controllers, bridge
+from support.bridging import bridge
 from support.gpunode import NODE
 from support.manifests import GPU, IMAGE, claim, container, pod, request
 from support.sight import EXTENDED, claims_of, results
 from support.waiting import wait_for
-
-from dradriver.kube.connection import connect
 
 SHARED, SHARED_CLASS = "nvidia.com/gpu.shared", "gpu-shared.gpu.dradriver.dev"
 UNWANTED = "dradriver.dev/not-offered"
@@ -175,15 +173,6 @@ def test_a_deployment_fills_the_shares_of_both_gpus_and_a_ninth_pod_waits(node, 
     space.unschedulable("ninth")
     deployment(7)
     assert sum(loads(node, space.running("ninth")).values()) == 1
-
-
-@pytest.fixture
-def controllers(cluster, keeper, tmp_path):
-    admin = connect(cluster.kubeconfig)
-    made = Controllers(cluster, keeper.server, admin, tmp_path)
-    yield made
-    made.close()
-    admin.close()
 
 
 def test_bridges_tell_shares_from_whole_gpus(controllers, configured, space, label):

@@ -14,6 +14,31 @@ from dradriver.kube import NODES, RESOURCE_SLICES, Client, KubeError, NotFoundEr
 PREFIX = "nvidia.com/"
 VERSIONS = {"cudaComputeCapability": "9.0.0", "driverVersion": "580.65.6", "cudaDriverVersion": "13.0.0"}
 H100 = "NVIDIA H100 80GB HBM3"
+EIGHT = {
+    "gpu.present": "true",
+    "gpu.count": "8",
+    "gpu.product": "NVIDIA-H100-80GB-HBM3",
+    "gpu.memory": "81559",
+    "gpu.replicas": "1",
+    "gpu.sharing-strategy": "none",
+    "gpu.family": "hopper",
+    "gpu.compute.major": "9",
+    "gpu.compute.minor": "0",
+    "mps.capable": "false",
+    "cuda.driver-version.major": "580",
+    "cuda.driver-version.minor": "65",
+    "cuda.driver-version.revision": "06",
+    "cuda.driver-version.full": "580.65.06",
+    "cuda.driver.major": "580",
+    "cuda.driver.minor": "65",
+    "cuda.driver.rev": "06",
+    "cuda.runtime-version.major": "13",
+    "cuda.runtime-version.minor": "0",
+    "cuda.runtime-version.full": "13.0",
+    "cuda.runtime.major": "13",
+    "cuda.runtime.minor": "0",
+}
+"""What a node of eight `whole` ones is labelled with, without the prefix."""
 
 
 def whole(index: int, product: str = H100, *, memory: str = "81559Mi", **attributes: Any) -> dict[str, Any]:
