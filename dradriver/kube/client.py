@@ -7,7 +7,8 @@ the next PUT would then erase. No limit on the client's side either; the server 
 import email.utils
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -18,6 +19,8 @@ from dradriver.kube.resources import Object, Resource
 from dradriver.kube.transport import Request, Stream, Transport
 
 _OK = range(200, 300)
+_PAGED_ATTEMPTS = 3
+"""To read a list page by page: the API server keeps old states for minutes, and each attempt begins with the newest."""
 
 
 class PatchKind(StrEnum):
@@ -137,21 +140,35 @@ class Client:
             limit: objects for each page. A server that answers from its cache ("0") may send all at once.
             project: what is kept of each object, called page by page so that never all of them are there in full.
         """
-        query = selector.query() | {"limit": str(limit)}
-        if resource_version:
-            query["resourceVersion"] = resource_version
+        query = selector.query() | ({"resourceVersion": resource_version} if resource_version else {})
         path = resource.path(namespace=selector.namespace)
-        page = self._call("GET", path, query=query)
-        items = [project(item) for item in _items(page, resource)]
+
+        def kept(page: Object) -> Iterator[Object]:
+            return (project(item) for item in _items(page, resource))
+
+        for _ in range(_PAGED_ATTEMPTS):
+            # Where the pages' snapshot is compacted while we read, they are of no use together.
+            with suppress(GoneError):
+                return self._pages(path, query, str(limit), kept)
+        # All at once cannot suffer that, but takes room for all of it.
+        page = self._call("GET", path, query=selector.query())
+        return Listing(items=tuple(kept(page)), resource_version=_version(page))
+
+    def _pages(
+        self, path: str, query: Mapping[str, str], limit: str, kept: Callable[[Object], Iterable[Object]]
+    ) -> Listing:
+        """Read a list page by page.
+
+        Raises:
+            GoneError: the first pages are too old by now for the next one.
+        """
+        page = self._call("GET", path, query={**query, "limit": limit})
+        items = list(kept(page))
         while token := mapping(page.get("metadata")).get("continue"):
-            try:
-                page = self._call("GET", path, query=selector.query() | {"limit": str(limit), "continue": token})
-            except GoneError:
-                # The pages' snapshot was compacted while we read; all at once cannot suffer that.
-                page, items = self._call("GET", path, query=selector.query()), []
-            items += [project(item) for item in _items(page, resource)]
-        version = str(mapping(page.get("metadata")).get("resourceVersion") or "")
-        return Listing(items=tuple(items), resource_version=version)
+            others = {name: value for name, value in query.items() if name != "resourceVersion"}
+            page = self._call("GET", path, query=others | {"limit": limit, "continue": token})
+            items += kept(page)
+        return Listing(items=tuple(items), resource_version=_version(page))
 
     def create(
         self, resource: Resource, body: Object, *, dry_run: bool = False, timeout: float | None = None
@@ -316,6 +333,10 @@ def _write_query(*, dry_run: bool = False) -> dict[str, str]:
 
 def _namespace(body: Object) -> str:
     return str((body.get("metadata") or {}).get("namespace") or "")
+
+
+def _version(page: Object) -> str:
+    return str(mapping(page.get("metadata")).get("resourceVersion") or "")
 
 
 def _items(page: Object, resource: Resource) -> list[Object]:

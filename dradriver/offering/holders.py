@@ -30,18 +30,17 @@ scheduler as good as gone, since it counts the two apart."""
 
 
 def handed(records: Iterable[Record], allocated: Iterable[Handed] = ()) -> Mapping[Handed, int]:
-    """Count the holds on each device.
+    """Count what is held of each device: its shares, or 1 where it is not shared.
 
     Args:
         records: of prepared claims.
         allocated: what claims hold by the API server's word only, which does not tell how many.
     """
-    prepared = Counter(
-        (device.device, device.share_id is not None)
-        for record in records
-        for device in record.plan.devices
-        if not device.admin_access
-    )
+    prepared: Counter[Handed] = Counter()
+    for record in records:
+        for device in record.plan.devices:
+            if not device.admin_access:
+                prepared[device.device, device.share_id is not None] += device.shares
     return {**dict.fromkeys(allocated, 1), **prepared}
 
 

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from dradriver import api
 from dradriver.prepare.errors import ClaimError, MalformedClaimError
+from dradriver.resource import parse_quantity
 
 T = TypeVar("T")
 
@@ -17,6 +19,7 @@ class Result:
         request: name of the main request; of `main/sub` only `main`, which is what the kubelet knows.
         subrequest: `main/sub` where a list of alternatives was requested, else the same as `request`.
         share_id: UID of this share of a device that is allocated several times; None for most.
+        shares: how many of the device's shares it takes; 1 where that is not told, or there are none.
     """
 
     request: str
@@ -26,6 +29,7 @@ class Result:
     device: str
     admin_access: bool = False
     share_id: str | None = None
+    shares: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +110,18 @@ def _results(devices: Mapping[str, Any], driver: str) -> Iterator[Result]:
                 device=_typed(entry["device"], str, "device"),
                 admin_access=_optional(entry, "adminAccess", bool) or False,
                 share_id=_optional(entry, "shareID", str) or None,
+                shares=_shares(entry, driver),
             )
+
+
+def _shares(entry: Mapping[str, Any], driver: str) -> int:
+    """Read how many shares a result takes; the scheduler writes it, whether it was asked for or not."""
+    consumed = _object(entry.get("consumedCapacity"), "consumedCapacity")
+    value = consumed.get(f"{driver}/{api.Capacity.SHARES}") or consumed.get(api.Capacity.SHARES)
+    try:
+        return 1 if value is None else int(parse_quantity(str(value)))
+    except (ValueError, ArithmeticError) as error:
+        raise TypeError(f"consumedCapacity: {value!r:.40} is no number of shares") from error
 
 
 def _configs(devices: Mapping[str, Any], driver: str) -> Iterator[OpaqueConfig]:

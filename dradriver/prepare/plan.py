@@ -24,6 +24,8 @@ class PlannedDevice:
     Attributes:
         requests: main requests that this device answers.
         make: the partition is to be created; False for whole GPUs and instances that others made.
+        share_id: UID of this share of a device that several claims may have at once; else None.
+        shares: how many of that device's shares it takes.
     """
 
     requests: tuple[str, ...]
@@ -37,6 +39,7 @@ class PlannedDevice:
     make: bool = False
     admin_access: bool = False
     share_id: str | None = None
+    shares: int = 1
 
     @property
     def place(self) -> tuple[object, ...]:
@@ -141,6 +144,7 @@ def _planned(claim: AllocatedClaim, result: Result, offer: Offer) -> PlannedDevi
         make=device.is_made_here and device.gpu.uuid not in offer.static and not result.admin_access,
         admin_access=result.admin_access,
         share_id=result.share_id,
+        shares=result.shares,
     )
 
 

@@ -355,6 +355,7 @@ def _encode_device(device: PlannedDevice) -> dict[str, Any]:
         "make": device.make,
         "adminAccess": device.admin_access,
         "shareID": device.share_id,
+        "shares": None if device.shares == 1 else device.shares,
     }
     return {key: value for key, value in entry.items() if value is not None}
 
@@ -416,6 +417,7 @@ def _decode_device(entry: Mapping[str, Any]) -> PlannedDevice:
         make=_value(entry, "make", bool),
         admin_access=_value(entry, "adminAccess", bool, False),
         share_id=_value(entry, "shareID", str, None),
+        shares=_value(entry, "shares", int, 1),
     )
     if (device.profile_id is None) != (device.placement is None):
         raise ValueError(f"device {device.device}: profileID and placement belong together")

@@ -112,7 +112,18 @@ def test_list_starts_anew_when_its_snapshot_expires(client, server):
         server.put("nodes", node(f"n{number}"))
     server.fail(Fault(status=410, reason="Expired"), when=lambda request: "continue" in request.query)
     assert len(client.list(NODES, limit=2).items) == 5
-    assert "limit" not in server.requests[-1].query
+    assert ["continue" in request.query for request in server.requests] == [False, True, False, True, True]
+    assert {request.query["limit"] for request in server.requests} == {"2"}, "never all of them at once"
+
+
+def test_list_asks_for_everything_at_once_when_pages_expire_again_and_again(client, server):
+    for number in range(5):
+        server.put("nodes", node(f"n{number}"))
+    for _ in range(3):
+        server.fail(Fault(status=410, reason="Expired"), when=lambda request: "continue" in request.query)
+    projected = client.list(NODES, limit=2, resource_version="0", project=lambda item: item["metadata"])
+    assert sorted(item["name"] for item in projected.items) == [f"n{number}" for number in range(5)]
+    assert server.requests[-1].query == {}
 
 
 def test_list_asks_for_what_was_selected(client, server):

@@ -111,6 +111,11 @@ def test_holds_are_counted_by_device_and_by_how_it_is_held():
     assert recorded(SHARERS, "now").keys() == {"gpu-0", "gpu-1", "gpu-2"}
 
 
+def test_a_claim_may_take_several_shares_at_once():
+    greedy = record("greedy", planned(share_id="s6", shares=4), planned("gpu-1", gpu="GPU-1", share_id="s7", shares=2))
+    assert shares(handed([*SHARERS, greedy])) == {"gpu-0": 7, "gpu-1": 3}
+
+
 def test_what_only_the_api_server_knows_is_held_too_and_records_know_the_number():
     found = handed(SHARERS, [("gpu-0", True), ("gpu-4", True), ("gpu-5", False)])
     assert shares(found) == {"gpu-0": 3, "gpu-1": 1, "gpu-4": 1}

@@ -3,6 +3,7 @@
 import itertools
 import json
 import uuid
+from contextlib import contextmanager
 
 import pytest
 from doubles.preparing import PreparingNode, allocation
@@ -137,6 +138,22 @@ class _KilledError(BaseException):
     """Stands for SIGKILL: nothing of the program that follows is done."""
 
 
+@contextmanager
+def killed_at(boundary):
+    """Ends what is done inside as soon as it passes a boundary, as SIGKILL would."""
+
+    def kill(passed):
+        if passed is boundary:
+            raise _KilledError
+
+    boundaries.watch(kill)
+    try:
+        with pytest.raises(_KilledError):
+            yield
+    finally:
+        boundaries.watch(None)
+
+
 @pytest.mark.parametrize(
     "boundary",
     [
@@ -150,16 +167,8 @@ def test_a_share_that_was_begun_when_the_process_died_is_finished_or_undone_besi
     other, claim = node.share(), node.share()
     node.prepare(other)
 
-    def kill(passed):
-        if passed is boundary:
-            raise _KilledError
-
-    boundaries.watch(kill)
-    try:
-        with pytest.raises(_KilledError):
-            node.preparer.prepare([claim], deadline=2**31)
-    finally:
-        boundaries.watch(None)
+    with killed_at(boundary):
+        node.preparer.prepare([claim], deadline=2**31)
     node.restart()
     assert isinstance(node.prepare(other), Prepared)
     assert isinstance(node.prepare(claim), Prepared)
@@ -175,16 +184,8 @@ def test_a_share_that_was_being_undone_when_the_process_died_leaves_the_other(no
     other, claim = node.share(), node.share()
     node.prepare(other, claim)
 
-    def kill(passed):
-        if passed is boundary:
-            raise _KilledError
-
-    boundaries.watch(kill)
-    try:
-        with pytest.raises(_KilledError):
-            node.preparer.unprepare([claim], deadline=2**31)
-    finally:
-        boundaries.watch(None)
+    with killed_at(boundary):
+        node.preparer.unprepare([claim], deadline=2**31)
     node.restart()
     assert node.unprepare(claim) is None
     assert node.specs() == [other.uid]
@@ -262,3 +263,29 @@ def test_a_share_may_be_configured_for_time_slicing_and_not_for_mps(node, strate
         assert "sharing.strategy MPS is not supported" in answer.message
     else:
         assert isinstance(answer, Prepared)
+
+
+@pytest.mark.parametrize(
+    ("consumed", "shares"),
+    [
+        ({"shares": "4", "memory": "0"}, 4),
+        ({"gpu.nvidia.com/shares": "2"}, 2),
+        ({"memory": "60Gi"}, 1),
+        ({}, 1),
+        (None, 1),
+    ],
+)
+def test_the_record_knows_how_many_shares_a_claim_takes(node, consumed, shares):
+    claim = node.share(consumedCapacity=consumed)
+    node.prepare(claim)
+    (device,) = node.records.get(claim.uid).plan.devices
+    assert device.shares == shares
+    node.restart()
+    assert node.records.get(claim.uid).plan.devices == (device,)
+
+
+@pytest.mark.parametrize("value", ["many", "", [], {}])
+def test_a_number_of_shares_that_is_none_is_told(node, value):
+    answer = node.prepare(node.share(consumedCapacity={"shares": value}))
+    assert "consumedCapacity" in answer.message
+    assert node.specs() == []
