@@ -31,7 +31,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 UNIT := -n 2 -m 'not node and not control_plane'
 OTHER_PYTHONS := 3.12 3.13 3.14
 
-.PHONY: help setup demo demo-down test test-unit test-versions test-pythons lint format proto bench clean
+.PHONY: help setup demo demo-down test test-unit test-clusters test-versions test-pythons lint format proto bench clean
 
 help: ## Say what can be done
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -44,9 +44,19 @@ demo: setup ## Boot a real Kubernetes node and run pods on eight simulated GPUs
 demo-down: setup ## End the demo's cluster
 	@$(VENV)/bin/python hack/demo --down
 
-test: test-unit ## Run all tests, those on a real Kubernetes node included
-	$(VENV)/bin/pytest -m 'node or control_plane'
+test: test-unit test-clusters ## Run all tests, those on a real Kubernetes node included
 	@$(MAKE) --no-print-directory test-pythons
+
+# Each of the two mostly waits, so they run side by side, each on a cluster of its own; the second one's output comes at
+# the end. They are built one after the other, before any test.
+test-clusters: setup ## Run the tests on a real Kubernetes node, and those on a real API server
+	@hack/cluster build
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	$(VENV)/bin/pytest -m 'control_plane and not node' >"$$log" 2>&1 & \
+	others=$$!; failed=0; \
+	$(VENV)/bin/pytest -m node || failed=$$?; \
+	wait $$others || failed=$$?; \
+	cat "$$log"; exit $$failed
 
 test-unit: setup ## Run the tests that need neither root nor a cluster
 	$(VENV)/bin/pytest $(UNIT)

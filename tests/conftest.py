@@ -63,8 +63,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def control_plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """An API server: the one of `cluster` where that is possible, else one without nodes."""
-    if EXISTING in os.environ or is_root():
+    """An API server: the one of `cluster` where tests boot that anyway and can, else one without nodes."""
+    boots_node = is_root() and any("cluster" in getattr(item, "fixturenames", ()) for item in request.session.items)
+    if EXISTING in os.environ or boots_node:
         yield request.getfixturevalue("cluster")
         return
     yield from _booted(tmp_path_factory.mktemp("cluster"), "--control-plane-only")

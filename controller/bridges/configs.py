@@ -1,4 +1,4 @@
-"""Whether the driver will understand a bridge's configuration, found out before its class has it."""
+"""Whether the driver will understand, and can do, a bridge's configuration, found out before its class has it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,13 +11,13 @@ def problem_of(configs: Iterable[Mapping[str, Any]]) -> str:
 
 def _problem(index: int, config: Mapping[str, Any]) -> str:
     # The library that checks takes 15 MiB, and few bridges have a configuration.
-    from dradriver.api.config import InvalidConfigError, decode  # noqa: PLC0415
+    from dradriver.api.config import InvalidConfigError, decode, why_unsupported  # noqa: PLC0415
 
     try:
-        decode(config)
+        why = why_unsupported(decode(config))
     except InvalidConfigError as error:
         return "; ".join(f"spec.config[{index}]{_suffix(mistake)}" for mistake in str(error).split("; "))
-    return ""
+    return f"spec.config[{index}].{why}" if why else ""
 
 
 def _suffix(mistake: str) -> str:

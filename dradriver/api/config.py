@@ -78,6 +78,24 @@ def decode(parameters: object) -> DeviceConfig:
         raise InvalidConfigError("; ".join(problems)) from error
 
 
+def why_unsupported(config: DeviceConfig) -> str:
+    """Say what of a configuration this driver cannot do, and what to do about it; "" if it can do all.
+
+    Time slices of GPUs have their own length only if it is asked for, and those of partitions cannot be set by anybody.
+    """
+    sharing = config.sharing
+    if sharing is None:
+        return ""
+    interval = sharing.time_slicing_config.interval if sharing.time_slicing_config else "Default"
+    if sharing.strategy == "TimeSlicing" and (interval == "Default" or config.kind == "MigDeviceConfig"):
+        return ""
+    detail = f" with interval {interval}" if sharing.strategy == "TimeSlicing" else ""
+    return (
+        f"sharing.strategy {sharing.strategy}{detail} is not supported by this driver; "
+        "remove `sharing`, or share one claim between the pods"
+    )
+
+
 def _cause(problem: Mapping[str, Any]) -> str:
     """Say what is wrong in the words of the API's users."""
     match problem["type"]:

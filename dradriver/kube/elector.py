@@ -21,6 +21,13 @@ from dradriver.kube.resources import LEASES, Object
 
 log = structlog.get_logger(__name__)
 
+_MOST_TRANSITIONS = 2**31 - 1
+"""The API's field has no more room."""
+
+_LONGEST = 4.0
+"""Longest duration of a Lease that is believed, as a multiple of our own. A leader that runs puts an edited one right; of
+one that has ended, nobody would."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
@@ -192,20 +199,26 @@ class Elector:
         return False
 
     def _renew(self, deadline: float) -> bool:
-        """Write what we know to be ours without reading it: whoever changed it makes that a conflict."""
-        spec = {**mapping(self._known.get("spec")), "renewTime": _now()}
+        """Write what we know to be ours without reading it: whoever changed it makes that a conflict.
+
+        The duration too, for others wait as long as it says when we do not renew any more.
+        """
+        known = mapping(self._known.get("spec"))
+        spec = {**known, "leaseDurationSeconds": math.ceil(self._terms.lease), "renewTime": _now()}
         self._write(spec, timeout=self._left(deadline))
         return self.leader == self._identity
 
     def _take(self, deadline: float) -> bool:
         if self._is_held():
             return False
-        self._write(self._spec(transitions=_transitions(self._known) + 1), timeout=self._left(deadline))
+        transitions = min(_transitions(self._known) + 1, _MOST_TRANSITIONS)
+        self._write(self._spec(transitions=transitions), timeout=self._left(deadline))
         return True
 
     def _is_held(self) -> bool:
         """Whether somebody else holds the Lease: it changed within its own duration, as far as we have seen."""
-        duration = mapping(self._known.get("spec")).get("leaseDurationSeconds") or 0
+        told = mapping(self._known.get("spec")).get("leaseDurationSeconds") or self._terms.lease
+        duration = min(told, _LONGEST * self._terms.lease)
         return self._is_another_s() and self._clock() - self._known_since < duration
 
     def _release(self) -> None:

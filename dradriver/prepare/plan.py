@@ -200,7 +200,7 @@ def _check_configs(claim: AllocatedClaim, offer: Offer) -> None:
                     f"which request {result.subrequest} got"
                 )
         if effective is not None:
-            _check_sharing(_where(claim, effective[0]), effective[1], meant)
+            _check_support(_where(claim, effective[0]), effective[1])
 
 
 def _decoded(claim: AllocatedClaim, config: OpaqueConfig) -> "DeviceConfig":
@@ -226,15 +226,8 @@ def _type_of(config: "DeviceConfig") -> str:
     return api.DeviceType.GPU if config.kind == "GpuConfig" else api.DeviceType.MIG
 
 
-def _check_sharing(where: str, config: "DeviceConfig", meant: str) -> None:
-    sharing = config.sharing
-    if sharing is None:
-        return
-    interval = sharing.time_slicing_config.interval if sharing.time_slicing_config else "Default"
-    harmless = sharing.strategy == "TimeSlicing" and (interval == "Default" or meant == api.DeviceType.MIG)
-    if not harmless:
-        detail = f" with interval {interval}" if sharing.strategy == "TimeSlicing" else ""
-        raise PlanError(
-            f"{where}: sharing.strategy {sharing.strategy}{detail} is not supported by this driver; "
-            "remove `sharing`, or share one claim between the pods"
-        )
+def _check_support(where: str, config: "DeviceConfig") -> None:
+    from dradriver.api.config import why_unsupported  # noqa: PLC0415 (as above)
+
+    if why := why_unsupported(config):
+        raise PlanError(f"{where}: {why}")

@@ -124,7 +124,8 @@ def _capacity(device: Device) -> Json:
 
 def _policy(policy: RequestPolicy, most: int) -> Json:
     default = {"default": quantity(policy.default)}
-    if policy.least is None:
+    # A range with room for one step only the API server refuses; then nothing else can be asked for anyway.
+    if policy.least is None or most < 2 * policy.least:
         return default
     least = quantity(policy.least)
     return default | {"validRange": {"min": least, "max": quantity(most), "step": least}}

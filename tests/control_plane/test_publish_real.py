@@ -283,6 +283,20 @@ def test_shared_gpus_are_stored_as_they_are_offered(offer, machine, order):
     assert all(device["allowMultipleAllocations"] for device in stored)
 
 
+@pytest.mark.parametrize("taken", [1, 2, 3])
+def test_as_many_shares_as_are_taken_are_stored(offer, taken):
+    """Where a GPU is not to be shared any more; the API server has its own idea of what one share can look like."""
+    found = gpus("2xt4")
+    situation = Situation(held={"gpu-0": ""}, shares={"gpu-0": taken})
+    made = make_offer(found, pool=offer.node, policy=OfferPolicy(), numbers=number_gpus(found, {}), situation=situation)
+    publisher = published(offer, lay_out(made.pool))
+    assert publisher.status.message == ""
+    (devices,) = (each["spec"]["devices"] for each in offer.slices())
+    stored = {device["name"]: device for device in devices}
+    assert stored["gpu-0"]["capacity"]["shares"]["value"] == str(taken)
+    assert "allowMultipleAllocations" not in stored["gpu-1"]
+
+
 def test_status_tells_when_the_server_has_everything(offer):
     phases, seen = [], threading.Event()
 

@@ -36,6 +36,11 @@ configs:
 RENAMED = "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].?renamed.orValue(false)"
 
 
+def shares_of(node, name):
+    """How many shares a device has, as it is published."""
+    return node.published()[name]["capacity"]["shares"]["value"]
+
+
 @pytest.fixture
 def label(keeper):
     """The function that gives the node a configuration."""
@@ -227,13 +232,14 @@ def test_shares_stay_shares_until_the_last_is_gone(node, space, label):
     wait_for(lambda: tainted(node) == {"gpu-0"}, "the GPU with shares to be kept", state=node.published)
     wait_for(lambda: not is_shared(node, "gpu-1"), "the free GPU to be whole")
     assert is_shared(node, "gpu-0")
-    assert node.published()["gpu-0"]["capacity"]["shares"]["value"] == "2"
+    assert shares_of(node, "gpu-0") == "2"
     # Nobody gets what is kept, neither whole nor as a share.
     space.add(claim("w1", request("it", GPU)), pod("w1", claims=["w1"]))
     assert gpu_of(node, space.running("w1")[0]) == "gpu-1"
     space.add(claim("w2", request("it", GPU)), pod("w2", claims=["w2"]))
     space.unschedulable("w2")
     space.delete("one")
+    wait_for(lambda: shares_of(node, "gpu-0") == "1", "one share to be left", state=node.published)
     assert gpu_of(node, two) == "gpu-0"
     assert is_shared(node, "gpu-0")
     space.delete("two")

@@ -80,6 +80,39 @@ def test_the_duration_is_that_of_the_lease_and_not_our_own(server, client):
     assert two._try(4)
 
 
+@pytest.mark.parametrize(("told", "waited"), [(100_000, 60), (None, 15), (0, 15), (20, 20)])
+def test_a_duration_that_nobody_keeps_is_not_waited_for(server, client, told, waited):
+    clock = Clock()
+    assert elector(client, "one")._try(4)
+    server.edit("leases", NAME, lambda item: item["spec"].update(leaseDurationSeconds=told), NAMESPACE)
+    two = elector(client, "two", clock)
+    assert not two._try(4)
+    clock.now += waited - 0.1
+    assert not two._try(4)
+    clock.now += 0.2
+    assert two._try(4)
+
+
+def test_the_leader_puts_the_duration_right(server, client):
+    one = elector(client, "one")
+    assert one._try(4)
+    server.edit("leases", NAME, lambda item: item["spec"].update(leaseDurationSeconds=100_000), NAMESPACE)
+    assert not one._try(4)
+    assert one._try(4)
+    assert lease(server)["leaseDurationSeconds"] == 15
+
+
+def test_transitions_end_where_the_field_does(server, client):
+    clock = Clock()
+    assert elector(client, "one")._try(4)
+    server.edit("leases", NAME, lambda item: item["spec"].update(leaseTransitions=2**31 - 1), NAMESPACE)
+    two = elector(client, "two", clock)
+    assert not two._try(4)
+    clock.now += 16
+    assert two._try(4)
+    assert lease(server)["leaseTransitions"] == 2**31 - 1
+
+
 def test_a_released_lease_is_taken_at_once(server, client):
     one = elector(client, "one")
     assert one._try(4)

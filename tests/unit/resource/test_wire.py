@@ -1,3 +1,4 @@
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -176,6 +177,15 @@ def test_a_shared_device_says_what_a_claim_takes_of_each_capacity():
     assert SHARED.shared
     assert not GPU.shared
     assert "allowMultipleAllocations" not in spec(GPU)["devices"][0]
+
+
+@pytest.mark.parametrize(("shares", "has_range"), [(1, False), (2, True), (3, True)])
+def test_a_range_has_room_for_a_second_step(shares, has_range):
+    """The API server refuses one that has not, and all of the slice with it."""
+    device = replace(SHARED, capacity={"memory": 80 << 30, "shares": shares})
+    policy = spec(device)["devices"][0]["capacity"]["shares"]["requestPolicy"]
+    assert policy["default"] == "1"
+    assert ("validRange" in policy) == has_range
 
 
 def test_the_spelling_of_a_policy_is_no_difference():
