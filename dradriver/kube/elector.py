@@ -25,8 +25,8 @@ _MOST_TRANSITIONS = 2**31 - 1
 """The API's field has no more room."""
 
 _LONGEST = 4.0
-"""Longest duration of a Lease that is believed, as a multiple of our own. A leader that runs puts an edited one right; of
-one that has ended, nobody would."""
+"""Longest duration of a Lease that is believed, as a multiple of our own. A leader that runs puts an edited one right;
+of one that has ended, nobody would."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
