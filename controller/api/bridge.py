@@ -18,6 +18,10 @@ class BridgeError(ValueError):
     """A bridge that cannot be understood, which the CRD would have refused."""
 
 
+_HOLDS: Final[Mapping[str, bool | None]] = {"True": True, "False": False, "Unknown": None}
+"""How the API server spells whether a condition holds."""
+
+
 class Mode(StrEnum):
     """When the class carries the extended resource name."""
 
@@ -102,13 +106,13 @@ class Condition:
 
     Attributes:
         type: which.
-        holds: its status.
+        holds: its status; None where nobody can tell.
         reason: CamelCase word, for machines.
         message: sentence for a person: object, cause, next step.
     """
 
     type: ConditionType
-    holds: bool
+    holds: bool | None
     reason: str
     message: str
 
@@ -140,13 +144,18 @@ class NodeTally:
 
     Attributes:
         device_plugin: its allocatable has the name, which the scheduler prefers to DRA.
-        dra: it has matching devices in slices, and no device plugin serves the name.
+        dra: it has a matching device without a taint that keeps pods away, in a pool whose slices are all there, and no
+            device plugin serves the name. Whether the device is allocated does not matter: it serves, and is full.
         neither: all others that have GPUs in slices, or once had a device plugin for the name.
+        tainted: of the latter, those whose matching devices are all tainted; not part of a bridge's status.
+        incomplete: of the latter, those with matching devices whose pools lack slices; not part of a bridge's status.
     """
 
     device_plugin: int = 0
     dra: int = 0
     neither: int = 0
+    tainted: int = field(default=0, compare=False)
+    incomplete: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +287,7 @@ def _status(status: Mapping[str, Any]) -> BridgeStatus:
 def _condition(condition: Mapping[str, Any]) -> Condition:
     return Condition(
         type=ConditionType(condition["type"]),
-        holds=condition["status"] == "True",
+        holds=_HOLDS[condition["status"]],
         reason=condition["reason"],
         message=condition["message"],
     )
@@ -308,7 +317,7 @@ def encode_status(status: BridgeStatus, *, former: Mapping[str, Any], now: str) 
 
 
 def _condition_body(condition: Condition, generation: int, times: Mapping[tuple[str, str], str], now: str) -> Object:
-    value = str(condition.holds)
+    value = next(word for word, holds in _HOLDS.items() if holds is condition.holds)
     return {
         "type": str(condition.type),
         "status": value,

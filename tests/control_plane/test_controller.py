@@ -33,7 +33,7 @@ def published(admin):
     """Publishes devices of a node that does not exist."""
     made = []
 
-    def publish(*devices, pool=NODE):
+    def publish(*devices, pool=NODE, total=1):
         name = unique("slice")
         body = {
             "apiVersion": RESOURCE_SLICES.api_version,
@@ -42,7 +42,7 @@ def published(admin):
             "spec": {
                 "driver": "gpu.nvidia.com",
                 "nodeName": pool,
-                "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1},
+                "pool": {"name": pool, "generation": 1, "resourceSliceCount": total},
                 "devices": list(devices),
             },
         }
@@ -281,6 +281,34 @@ def test_modes(controllers, published, name, resource):
     controllers.wait_carrier(resource)
     controllers.wait_reason(name, "Disabled")
     controllers.change(name, mode="Enabled")
+    controllers.wait_carrier(resource, class_of(resource))
+
+
+def test_a_name_waits_for_a_device_that_pods_can_have(controllers, published, admin, name, resource):
+    """As a node moves from the device plugin: its devices are published tainted, and the taint goes when all is well."""
+    controllers.start()
+    controllers.add(bridge(name, resource, select={"type": "gpu", "productName": name}, mode="WhenReady"))
+    taint = {"key": "example.com/migrating", "value": "true", "effect": "NoSchedule"}
+    first = published(gpu("gpu-0", product=name, taints=[taint]), pool=name)
+    assert "taint that keeps pods away" in controllers.wait_reason(name, "AllTainted")
+    assert controllers.conditions(name)["Ready"][0] == "False"
+    assert controllers.carriers(resource) == set()
+    published(gpu("gpu-0", product=name), pool=f"{name}-2", total=2)
+    assert "lack slices" in controllers.wait_reason(name, "PoolsIncomplete")
+    assert controllers.carriers(resource) == set()
+    devices = [gpu("gpu-0", product=name)]
+    admin.patch(RESOURCE_SLICES, first["metadata"]["name"], {"spec": {"devices": devices}})
+    assert controllers.wait_reason(name, "Serving").startswith("1 node can serve")
+    controllers.wait_carrier(resource, class_of(resource))
+
+
+def test_of_an_expression_it_is_said_that_nobody_knows(controllers, published, name, resource):
+    published(gpu("gpu-0", product=name), pool=name)
+    controllers.start()
+    select = {"productName": name, "cel": "device.attributes['gpu.nvidia.com'].productName == 'other'"}
+    controllers.add(bridge(name, resource, select=select, mode="WhenReady"))
+    assert "only the scheduler can tell" in controllers.wait_reason(name, "SelectedByExpression")
+    assert controllers.conditions(name)["Ready"][0] == "Unknown"
     controllers.wait_carrier(resource, class_of(resource))
 
 

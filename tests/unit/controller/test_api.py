@@ -148,7 +148,7 @@ def test_the_resource_name_is_found_also_where_the_rest_is_not_understood():
 CONDITIONS = st.builds(
     Condition,
     type=st.sampled_from(ConditionType),
-    holds=st.booleans(),
+    holds=st.none() | st.booleans(),
     reason=st.sampled_from(["One", "Two"]),
     message=st.text(max_size=5),
 )
@@ -180,3 +180,9 @@ def test_a_condition_keeps_its_time_until_its_status_changes():
     third = encode_status(BridgeStatus(conditions=(other,)), former=second, now="t3")
     assert third["conditions"][0]["lastTransitionTime"] == "t3"
     assert third["conditions"][0]["status"] == "False"
+
+
+def test_what_nobody_can_tell_is_unknown():
+    ready = Condition(type=ConditionType.READY, holds=None, reason="A", message="a")
+    body = encode_status(BridgeStatus(conditions=(ready,)), former={}, now="t1")
+    assert body["conditions"][0]["status"] == "Unknown"
