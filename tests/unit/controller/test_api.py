@@ -66,6 +66,7 @@ def test_a_derived_class_name_keeps_the_words_and_is_lower_case(name):
 )
 def test_resource_names_of_profiles(profile, expected):
     assert resource_name_of_profile(profile) == expected
+    assert resource_name_of_profile(profile, renamed=True) == f"{expected}.shared"
 
 
 def test_names_are_those_of_the_crd():
