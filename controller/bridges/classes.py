@@ -18,7 +18,7 @@ from controller.api import (
     Select,
 )
 from controller.bridges.actions import ApplyClass
-from controller.bridges.selection import expression
+from controller.bridges.selection import expressions
 from controller.watching.model import SeenClass
 from dradriver.api import DRIVER_NAME
 from dradriver.kube import Object
@@ -51,7 +51,7 @@ def wanted_class(bridge: Bridge, seen: SeenClass | None, *, carries: bool, write
 
 def base_class(name: str, seen: SeenClass | None) -> ApplyClass:
     """Say what a base class has to be: never with an extended resource name, which is a bridge's business."""
-    spec: Object = {"selectors": [{"cel": {"expression": expression(Select(type=BASE_CLASSES[name]))}}], "config": []}
+    spec: Object = {"selectors": _selectors(Select(type=BASE_CLASSES[name])), "config": []}
     return ApplyClass(
         name=name,
         resource_version=seen.resource_version if seen else "",
@@ -65,11 +65,15 @@ def class_spec(bridge: Bridge, *, carries: bool) -> Object:
     """Write the spec of a bridge's class."""
     configs = [{"opaque": {"driver": DRIVER_NAME, "parameters": dict(each)}} for each in bridge.spec.config]
     spec: Object = {
-        "selectors": [{"cel": {"expression": expression(bridge.spec.select)}}],
+        "selectors": _selectors(bridge.spec.select),
         # Also where it is empty: what others put there is not to stay.
         "config": configs,
     }
     return spec | ({"extendedResourceName": bridge.spec.resource_name} if carries else {})
+
+
+def _selectors(select: Select) -> list[Object]:
+    return [{"cel": {"expression": each}} for each in expressions(select)]
 
 
 def is_as_wanted(seen: SeenClass, wanted: ApplyClass) -> bool:
@@ -94,11 +98,9 @@ def has_spec(seen: SeenClass, spec: Mapping[str, Any]) -> bool:
 def selects_alike(seen: SeenClass) -> bool:
     """Tell whether a base class of somebody else selects what ours does, in our words or in those of NVIDIA's chart."""
     kind = BASE_CLASSES[seen.name]
-    expressions = [
-        " ".join(each.get("cel", {}).get("expression", "").split()) for each in seen.spec.get("selectors") or ()
-    ]
+    found = [" ".join(each.get("cel", {}).get("expression", "").split()) for each in seen.spec.get("selectors") or ()]
     theirs = f"device.driver == '{DRIVER_NAME}' && device.attributes['{DRIVER_NAME}'].type == '{kind}'"
-    return expressions in ([expression(Select(type=kind))], [theirs]) and not seen.spec.get("config")
+    return found in ([*expressions(Select(type=kind))], [theirs]) and not seen.spec.get("config")
 
 
 def hash_of(spec: Mapping[str, Any]) -> str:

@@ -2,6 +2,10 @@
 
 No expression may abort: the scheduler gives up a pod for which a selector fails on any device it meets. So the driver
 is asked first, since the attributes of other drivers' devices have other names, and no attribute is used before `has`.
+
+The user's own expression is a selector by itself, behind ours: joined to it as text, it could close our brackets and
+leave the guard. All selectors of a class have to hold, and the scheduler asks no other after one that does not.
+Source: `selectorsMatch` of its allocator.
 """
 
 from collections.abc import Iterator
@@ -15,9 +19,10 @@ _ATTRIBUTES = f"device.attributes['{DRIVER_NAME}']"
 _MEMORY = f"device.capacity['{DRIVER_NAME}'].{Capacity.MEMORY}"
 
 
-def expression(select: Select) -> str:
-    """Say it in CEL, for a DeviceClass."""
-    return " && ".join((f"device.driver == '{DRIVER_NAME}'", *_conditions(select)))
+def expressions(select: Select) -> tuple[str, ...]:
+    """Say it in CEL, one expression for each selector of a DeviceClass, in this order."""
+    ours = " && ".join((f"device.driver == '{DRIVER_NAME}'", *_conditions(select)))
+    return (ours, select.cel) if select.cel else (ours,)
 
 
 def matches(select: Select, kind: DeviceKind) -> bool:
@@ -54,9 +59,6 @@ def _conditions(select: Select) -> Iterator[str]:
     if select.renamed is not None:
         field = f"{_ATTRIBUTES}.{Attribute.RENAMED}"
         yield f"has({field}) && {field} == true" if select.renamed else f"(!has({field}) || {field} == false)"
-    if select.cel:
-        # On a line of its own, so that a comment at its end does not take the bracket along.
-        yield f"({select.cel}\n)"
 
 
 def _equals(name: str, value: str) -> str:

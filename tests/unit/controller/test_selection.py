@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.api import Select, Sharing
-from controller.bridges import expression, matches
+from controller.bridges import expressions, matches
 from controller.watching.model import DeviceKind
 
 GI = 1 << 30
@@ -12,6 +12,11 @@ SMALL = DeviceKind(type="mig", profile="1g.10gb", product_name="H100", memory=10
 SHARED = DeviceKind(type="gpu", product_name="H100", memory=80 * GI, sharing="mps")
 RENAMED = DeviceKind(type="gpu", product_name="A30", memory=24 * GI, sharing="time-slicing", renamed=True)
 UNKNOWN = DeviceKind()
+
+
+def ours(select):
+    """What we say ourselves."""
+    return expressions(select)[0]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +46,7 @@ def test_which_devices_are_selected(select, expected):
 
 def test_the_expression_asks_for_the_driver_first_and_for_attributes_only_where_they_are():
     select = Select(type="mig", profile="1g.10gb", memory_min=10 * GI, sharing=Sharing.TIME_SLICING)
-    assert expression(select).split(" && ") == [
+    assert ours(select).split(" && ") == [
         "device.driver == 'gpu.nvidia.com'",
         "has(device.attributes['gpu.nvidia.com'].type)",
         "device.attributes['gpu.nvidia.com'].type == 'mig'",
@@ -55,23 +60,38 @@ def test_the_expression_asks_for_the_driver_first_and_for_attributes_only_where_
 
 
 def test_devices_that_say_nothing_of_sharing_are_not_shared():
-    assert "(!has(" in expression(Select(type="gpu", sharing=Sharing.NONE))
+    assert "(!has(" in ours(Select(type="gpu", sharing=Sharing.NONE))
 
 
 def test_devices_that_say_nothing_of_their_name_are_not_renamed():
     field = "device.attributes['gpu.nvidia.com'].renamed"
-    assert expression(Select(type="gpu", renamed=False)).endswith(f" && (!has({field}) || {field} == false)")
-    assert expression(Select(type="gpu", renamed=True)).endswith(f" && has({field}) && {field} == true")
+    assert ours(Select(type="gpu", renamed=False)).endswith(f" && (!has({field}) || {field} == false)")
+    assert ours(Select(type="gpu", renamed=True)).endswith(f" && has({field}) && {field} == true")
 
 
-def test_the_users_own_expression_is_a_unit():
-    text = expression(Select(type="gpu", cel="a || b // why"))
-    assert text.endswith(" && (a || b // why\n)")
+OPEN = [
+    "true",
+    "a || b // why",
+    "true) || (true",
+    "true\n) || (true //",
+    "'",
+]
+
+
+@pytest.mark.parametrize("own", OPEN)
+def test_the_users_own_expression_is_behind_ours_and_never_joined_to_it(own):
+    assert expressions(Select(type="gpu", cel=own)) == (ours(Select(type="gpu")), own)
+
+
+@given(st.text(min_size=1))
+def test_no_expression_of_the_user_changes_ours(own):
+    plain = Select(profile="1g.10gb")
+    assert expressions(Select(profile="1g.10gb", cel=own)) == (ours(plain), own)
 
 
 @given(st.text(max_size=20))
 def test_no_product_name_gets_out_of_its_quotes(name):
-    text = expression(Select(type="gpu", product_name=name))
+    text = ours(Select(type="gpu", product_name=name))
     if name:
         literal = text.partition(".productName == ")[2]
         assert literal[0] == literal[-1] == "'"
