@@ -12,6 +12,7 @@ from controller.bridges.actions import (
 from controller.bridges.base import BaseDecision, BaseState, Notice, keep_base_classes
 from controller.bridges.deciding import decide
 from controller.bridges.discovery import Discovery, discover
+from controller.bridges.owning import owners_of
 from controller.bridges.selection import expressions, matches
 from controller.bridges.situation import Decision, Situation, Telling, Waiting
 
@@ -36,4 +37,5 @@ __all__ = [
     "expressions",
     "keep_base_classes",
     "matches",
+    "owners_of",
 ]

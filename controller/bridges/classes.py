@@ -37,7 +37,7 @@ def wanted_class(bridge: Bridge, seen: SeenClass | None, *, carries: bool, write
         writer: this process.
     """
     spec = class_spec(bridge, carries=carries)
-    is_adopted = seen is not None and (not seen.bridge or seen.is_adopted)
+    is_adopted = seen is not None and (seen.is_adopted or not (seen.is_ours or seen.is_base))
     is_base = bridge.spec.device_class_name in BASE_CLASSES and (seen is None or seen.is_base)
     return ApplyClass(
         name=bridge.spec.device_class_name,
@@ -87,7 +87,7 @@ def is_as_wanted(seen: SeenClass, wanted: ApplyClass) -> bool:
 
 def was_edited(seen: SeenClass) -> bool:
     """Tell whether a class that we wrote is not any more what we wrote."""
-    return bool(seen.bridge) and seen.hash != hash_of(_ours(seen.spec))
+    return seen.is_ours and seen.hash != hash_of(_ours(seen.spec))
 
 
 def has_spec(seen: SeenClass, spec: Mapping[str, Any]) -> bool:

@@ -38,10 +38,10 @@ def conflict_of(situation: Situation, bridge: Bridge, rivals: Collection[str]) -
     if owner != bridge.name:
         return _conflict(
             "ClassOfAnotherBridge",
-            f"DeviceClass {name} belongs to ExtendedResourceBridge {owner}, which is older; "
-            "delete this bridge and make it again with another spec.deviceClassName",
+            f"DeviceClass {name} belongs to ExtendedResourceBridge {owner}; delete this bridge and make it again with "
+            "another spec.deviceClassName",
         )
-    if seen is not None and not seen.bridge and not bridge.spec.adopt:
+    if seen is not None and not seen.is_ours and not bridge.spec.adopt:
         whose = "is a base class, which claims name" if seen.is_base else "was made by somebody else"
         return _conflict(
             "ClassNotOurs",

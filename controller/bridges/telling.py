@@ -25,7 +25,10 @@ def cleared(bridge: Bridge, seen: SeenClass, resource_name: str) -> Telling:
 
 def written(bridge: Bridge, seen: SeenClass | None, wanted: ApplyClass, *, is_healing: bool) -> Iterator[Telling]:
     """The bridge's class was written, if it was."""
-    if seen is not None and seen.bridge and has_spec(seen, wanted.spec):
+    if seen is not None and seen.is_ours and has_spec(seen, wanted.spec):
+        if seen.bridge in {"", bridge.name} and not wanted.labels.items() <= seen.labels.items():
+            note = f"somebody changed labels of DeviceClass {wanted.name} of this bridge: they were put back"
+            yield _telling(bridge, "ClassReverted", "Write", note, is_warning=True)
         if is_healing:
             yield _telling(
                 bridge,
@@ -37,7 +40,7 @@ def written(bridge: Bridge, seen: SeenClass | None, wanted: ApplyClass, *, is_he
         return
     if seen is None:
         yield _telling(bridge, "ClassCreated", "Create", f"DeviceClass {wanted.name} was made for this bridge")
-    elif not seen.bridge:
+    elif not seen.is_ours:
         yield _telling(bridge, "ClassAdopted", "Write", f"DeviceClass {wanted.name} was taken over, as spec.adopt says")
     elif was_edited(seen):
         note = f"somebody changed DeviceClass {wanted.name} of this bridge: it was put back; change the bridge instead"

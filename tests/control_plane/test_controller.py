@@ -182,6 +182,28 @@ def test_two_bridges_of_one_name(controllers, name, resource):
     assert max(map(len, referee.carriers(resource))) == 1
 
 
+def test_a_bridge_that_yields_its_resource_leaves_the_class_name_to_others(controllers, name, resource):
+    controllers.start()
+    controllers.add(lonely(name, resource))
+    controllers.wait_reason(name, "NoDevices")
+    shared = f"{name}-shared.gpu.example.com"
+    controllers.add(lonely(f"{name}-2", resource) | {"spec": _with_class(lonely(f"{name}-2", resource), shared)})
+    controllers.wait_reason(f"{name}-2", "NameOfAnotherBridge")
+    other = lonely(f"{name}-3", f"{resource}-3")
+    controllers.add(other | {"spec": _with_class(other, shared)})
+    controllers.wait_reason(f"{name}-3", "NoDevices")
+    controllers.wait_carrier(f"{resource}-3", shared)
+    controllers.delete(name)
+    assert f"{name}-3" in controllers.wait_reason(f"{name}-2", "ClassOfAnotherBridge")
+    controllers.delete(f"{name}-3")
+    controllers.wait_reason(f"{name}-2", "NoDevices")
+    controllers.wait_carrier(resource, shared)
+
+
+def _with_class(body, class_name):
+    return body["spec"] | {"deviceClassName": class_name}
+
+
 def test_a_hand_made_class_with_the_name_is_reported_and_taken_over_where_that_is_wanted(
     controllers, hand_made, name, resource
 ):
@@ -267,6 +289,28 @@ def test_edits_of_others_are_put_back(controllers, admin, name, resource):
     controllers.told(name, "ClassReverted")
     admin.delete(DEVICE_CLASSES, class_of(resource))
     controllers.wait_carrier(resource, class_of(resource))
+
+
+def test_labels_that_others_set_are_put_back_and_the_class_goes_with_its_bridge(controllers, admin, name, resource):
+    controller = controllers.start()
+    controllers.add(lonely(name, resource))
+    controllers.wait_reason(name, "NoDevices")
+    before = controllers.device_class(class_of(resource))["metadata"]["labels"]
+    for labels in ({"app.kubernetes.io/managed-by": "Helm"}, {"dradriver.dev/bridge": None}):
+        admin.patch(DEVICE_CLASSES, class_of(resource), {"metadata": {"labels": labels}})
+        wait_for(
+            lambda: controllers.device_class(class_of(resource))["metadata"].get("labels") == before,
+            "the labels to be as before",
+            state=controllers.log,
+        )
+    assert "labels" in controllers.told(name, "ClassReverted")
+    assert controllers.conditions(name)["Conflict"][0] == "False"
+    controller.stop()
+    admin.patch(DEVICE_CLASSES, class_of(resource), {"metadata": {"labels": {"app.kubernetes.io/managed-by": "Helm"}}})
+    controllers.delete(name, wait=False)
+    controllers.start()
+    wait_for(lambda: controllers.find(name) is None, "the bridge to be gone", state=controllers.log)
+    assert controllers.device_class(class_of(resource)) is None
 
 
 def test_modes(controllers, published, name, resource):

@@ -190,6 +190,57 @@ def test_fields_that_are_not_ours_are_left_alone():
     assert kinds(world.step()) == []
 
 
+MANAGED_BY, BRIDGE_LABEL = OURS[:2]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {MANAGED_BY: "Helm", BRIDGE_LABEL: "gpu"},
+        {BRIDGE_LABEL: "gpu"},
+        {MANAGED_BY: "Helm"},
+        {MANAGED_BY: "dradriver-controller"},
+        {},
+    ],
+)
+def test_labels_that_others_change_are_put_back_and_the_class_stays_ours(labels):
+    world = World()
+    world.add(bridge())
+    world.settle()
+    before = world.classes[CLASS].labels
+    world.put_class(world.edited(CLASS, labels=labels | {"team": "a"}))
+    world.settle()
+    assert world.classes[CLASS].labels == before | {"team": "a"}
+    assert not world.classes[CLASS].is_adopted
+    assert world.reasons() == {"Ready": "Serving"}
+    assert reasons(world)[-1] == "ClassReverted"
+    assert "labels" in world.tellings[-1].note
+    assert world.known == {NAME: CLASS}
+
+
+@pytest.mark.parametrize("labels", [{MANAGED_BY: "Helm", BRIDGE_LABEL: "gpu"}, {}])
+def test_a_class_whose_labels_others_changed_goes_with_its_bridge(labels):
+    world = World()
+    world.add(bridge())
+    world.settle()
+    world.put_class(world.edited(CLASS, labels=labels))
+    world.delete("gpu")
+    world.settle()
+    assert (world.classes, world.bridges) == ({}, {})
+
+
+def test_a_class_with_our_label_alone_is_of_somebody_else():
+    world = World()
+    made = foreign(CLASS, labels={MANAGED_BY: "dradriver-controller", BRIDGE_LABEL: "gpu"})
+    world.add(made, bridge())
+    world.settle()
+    assert world.classes[CLASS].spec == made.spec
+    assert world.reasons() == {"Ready": "ClassNotOurs", "Conflict": "ClassNotOurs"}
+    world.delete("gpu")
+    world.settle()
+    assert world.carriers() == {CLASS}
+
+
 def test_a_deleted_class_is_made_again():
     world = World()
     world.add(bridge())
