@@ -25,6 +25,9 @@ WRITER_ANNOTATION: Final = f"{DRADRIVER_DOMAIN}/written-by"
 ADOPTED_ANNOTATION: Final = f"{DRADRIVER_DOMAIN}/adopted"
 """On a DeviceClass: `true` if somebody else made it. It is given back, not deleted, when its bridge goes."""
 
+FORMER_ANNOTATION: Final = f"{DRADRIVER_DOMAIN}/former"
+"""On a DeviceClass that was adopted: JSON of what it was before, with which it is given back."""
+
 BASE_LABEL: Final = f"{DRADRIVER_DOMAIN}/base-class"
 """On a DeviceClass: `true` if the controller keeps it as one of `BASE_CLASSES`, or will when its bridge goes."""
 

@@ -11,6 +11,7 @@ from controller.api import (
     BASE_LABEL,
     BRIDGE_LABEL,
     FIELD_MANAGER,
+    FORMER_ANNOTATION,
     HASH_ANNOTATION,
     MANAGED_BY_LABEL,
     WRITER_ANNOTATION,
@@ -18,6 +19,7 @@ from controller.api import (
     Select,
 )
 from controller.bridges.actions import ApplyClass
+from controller.bridges.handing import note_of
 from controller.bridges.selection import expressions
 from controller.watching.model import SeenClass
 from dradriver.api import DRIVER_NAME
@@ -44,9 +46,15 @@ def wanted_class(bridge: Bridge, seen: SeenClass | None, *, carries: bool, write
         resource_version=seen.resource_version if seen else "",
         labels={MANAGED_BY_LABEL: FIELD_MANAGER, BRIDGE_LABEL: bridge.name} | ({BASE_LABEL: "true"} if is_base else {}),
         annotations={HASH_ANNOTATION: hash_of(spec), WRITER_ANNOTATION: writer}
-        | ({ADOPTED_ANNOTATION: "true"} if is_adopted else {}),
+        | (_adopted(seen) if seen is not None and is_adopted else {}),
         spec=spec,
     )
+
+
+def _adopted(seen: SeenClass) -> dict[str, str]:
+    """Remember what it was when it was taken over, and go on to remember it."""
+    note = seen.annotations.get(FORMER_ANNOTATION, "") if seen.is_adopted and seen.hash else note_of(seen)
+    return {ADOPTED_ANNOTATION: "true"} | ({FORMER_ANNOTATION: note} if note else {})
 
 
 def base_class(name: str, seen: SeenClass | None) -> ApplyClass:

@@ -20,13 +20,13 @@ from controller.bridges.actions import (
     ApplyClass,
     ClearName,
     DeleteClass,
-    ReleaseClass,
     RemoveFinalizer,
 )
 from controller.bridges.base import restore
 from controller.bridges.classes import is_as_wanted, wanted_class
 from controller.bridges.conditions import conflict_of, inert, leaving, misconfigured, status_of, with_waiting, yielding
 from controller.bridges.configs import problem_of
+from controller.bridges.handing import release
 from controller.bridges.owning import by_age
 from controller.bridges.situation import Decision, Situation, Telling
 from controller.watching.model import SeenClass
@@ -218,7 +218,7 @@ def _farewell(situation: Situation, bridge: Bridge) -> _Part:
         return _Part()
     left = tuple(each for each in bridge.finalizers if each != FINALIZER)
     gone = RemoveFinalizer(bridge=bridge.name, resource_version=bridge.resource_version, finalizers=left)
-    return _Part(actions=(*_dismiss(mine), gone))
+    return _Part(actions=(*_dismiss(mine), gone), tellings=tuple(telling.dismissed(bridge, mine)))
 
 
 def _belongs(situation: Situation, seen: SeenClass, bridge: Bridge) -> bool:
@@ -233,7 +233,7 @@ def _dismiss(seen: SeenClass | None) -> Iterator[Action]:
     if seen.is_base:
         yield from restore(seen.name, seen)
     elif seen.is_adopted:
-        yield ReleaseClass(name=seen.name, resource_version=seen.resource_version)
+        yield release(seen)
     else:
         yield DeleteClass(name=seen.name, uid=seen.uid, resource_version=seen.resource_version)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from controller.api import Bridge, BridgeStatus, Condition, ConditionType
 from controller.bridges.actions import ApplyClass
 from controller.bridges.classes import has_spec, was_edited
+from controller.bridges.handing import former_of
 from controller.bridges.situation import Telling
 from controller.watching.model import SeenClass
 
@@ -47,6 +48,22 @@ def written(bridge: Bridge, seen: SeenClass | None, wanted: ApplyClass, *, is_he
         yield _telling(bridge, "ClassReverted", "Write", note, is_warning=True)
     else:
         yield _telling(bridge, "ClassUpdated", "Write", f"DeviceClass {wanted.name} was written anew")
+
+
+def dismissed(bridge: Bridge, seen: SeenClass | None) -> Iterator[Telling]:
+    """The bridge goes; told of a class that stays, and is somebody else's."""
+    if seen is None or seen.is_base or not seen.is_adopted:
+        return
+    former = former_of(seen)
+    had = "" if former.spec is None else former.spec["extendedResourceName"]
+    what = (
+        "with its labels, but with the selectors and the configuration of this bridge, since what they were before is "
+        "not known; write them anew"
+        if former.spec is None
+        else "with its labels, selectors and configuration"
+    )
+    name = f"; {had}, which it had, is not given to it again: set its spec.extendedResourceName" if had else ""
+    yield _telling(bridge, "ClassReleased", "Write", f"DeviceClass {seen.name} is given back {what}{name}")
 
 
 def changed(bridge: Bridge, status: BridgeStatus) -> Iterator[Telling]:

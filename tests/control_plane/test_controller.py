@@ -253,19 +253,26 @@ def test_a_rival_that_comes_and_goes_at_once_is_noticed(controllers, hand_made, 
 
 def test_a_base_class_is_adopted_and_given_back(controllers, hand_made, admin, name, resource):
     base = f"{name}.gpu.example.com"
-    hand_made(base)
+    hand_made(base, f"{resource}-theirs")
+    mark = {"metadata": {"labels": {"app.kubernetes.io/managed-by": "Helm", "team": "a"}, "annotations": {"note": "x"}}}
+    config = [{"opaque": {"driver": "example.com", "parameters": {"a": 1}}}]
+    admin.patch(DEVICE_CLASSES, base, mark | {"spec": {"config": config}})
+    before = controllers.device_class(base)
     controllers.start()
     controllers.add(bridge(name, resource, deviceClassName=base))
     controllers.wait_reason(name, "ClassNotOurs")
     assert controllers.device_class(base)["spec"]["selectors"][0]["cel"]["expression"] == "false"
     controllers.change(name, adopt=True)
     controllers.wait_carrier(resource, base)
-    assert "has(device.attributes" in controllers.device_class(base)["spec"]["selectors"][0]["cel"]["expression"]
+    adopted = controllers.device_class(base)
+    assert "has(device.attributes" in adopted["spec"]["selectors"][0]["cel"]["expression"]
+    assert "config" not in adopted["spec"]
     controllers.delete(name)
     left = controllers.device_class(base)
-    assert "extendedResourceName" not in left["spec"]
-    assert left["metadata"].get("labels", {}) == {}
-    assert left["metadata"].get("annotations", {}) == {}
+    assert left["spec"] == {key: value for key, value in before["spec"].items() if key != "extendedResourceName"}
+    for part in ("labels", "annotations"):
+        assert left["metadata"][part] == before["metadata"][part]
+    assert f"{resource}-theirs, which it had" in controllers.told(name, "ClassReleased")
 
 
 def test_edits_of_others_are_put_back(controllers, admin, name, resource):

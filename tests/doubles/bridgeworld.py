@@ -34,7 +34,7 @@ from controller.watching.model import SeenClass
 
 NAME = "nvidia.com/gpu"
 OURS = ("app.kubernetes.io/managed-by", "dradriver.dev/bridge", "dradriver.dev/base-class")
-NOTES = ("dradriver.dev/hash", "dradriver.dev/written-by", "dradriver.dev/adopted")
+NOTES = ("dradriver.dev/hash", "dradriver.dev/written-by", "dradriver.dev/adopted", "dradriver.dev/former")
 
 
 def bridge(name="gpu", **more):
@@ -219,9 +219,12 @@ class World:
                 self._write(replace(found, spec=spec), versions)
             case ReleaseClass():
                 found = self._guarded(action, versions)
-                spec = {key: value for key, value in found.spec.items() if key != "extendedResourceName"}
-                labels = {key: value for key, value in found.labels.items() if key not in OURS}
-                self._write(replace(found, spec=spec, labels=labels, annotations={}), versions)
+                spec = {**found.spec, **action.spec, "extendedResourceName": None}
+                spec = {key: value for key, value in spec.items() if value is not None}
+                labels = {**_without(found.labels, OURS), **action.labels}
+                self._write(
+                    replace(found, spec=spec, labels=labels, annotations=_without(found.annotations, NOTES)), versions
+                )
             case ApplyClass():
                 self._apply(action, versions)
             case DeleteClass():
