@@ -54,6 +54,11 @@ class ConditionType(StrEnum):
     PODS_PENDING = "PodsPending"
 
 
+_CONDITIONS: Final = frozenset(map(str, ConditionType))
+_DEVICES: Final = ("published", "allocatable", "allocated", "tainted", "blocked")
+"""What a status has of a `DeviceTally`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select:
     """Which devices; all fields that are given must hold.
@@ -213,6 +218,9 @@ def resource_name_of(item: Object) -> str:
 def decode_bridge(item: Object) -> Bridge:
     """Read an object.
 
+    Of its status, which is ours, conditions and numbers of another version are passed over, and one that is not
+    understood at all counts as none: it is made anew, and never keeps a bridge from being worked on.
+
     Raises:
         BridgeError: it is not what the CRD allows; names the bridge.
     """
@@ -229,7 +237,7 @@ def decode_bridge(item: Object) -> Bridge:
             forced=(metadata.get("annotations") or {}).get(FORCE_DELETE_ANNOTATION) == "true",
             is_discovered=(metadata.get("labels") or {}).get(DISCOVERED_LABEL) == "true",
             spec=_spec(item["spec"]),
-            status=_status(item.get("status") or {}),
+            status=_status_or_none(item.get("status") or {}),
         )
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise BridgeError(
@@ -268,13 +276,20 @@ def _bytes(quantity: str | None) -> int | None:
     return None if quantity is None else int(parse_quantity(quantity))
 
 
+def _status_or_none(status: Any) -> BridgeStatus:
+    try:
+        return _status(status)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return BridgeStatus()
+
+
 def _status(status: Mapping[str, Any]) -> BridgeStatus:
     devices, nodes, pods = status.get("devices"), status.get("nodes"), status.get("pods") or {}
     return BridgeStatus(
         observed_generation=status.get("observedGeneration", 0),
-        conditions=tuple(_condition(each) for each in status.get("conditions") or ()),
+        conditions=tuple(_condition(each) for each in status.get("conditions") or () if each["type"] in _CONDITIONS),
         device_class_name=status.get("deviceClassName", ""),
-        devices=None if devices is None else DeviceTally(**devices),
+        devices=None if devices is None else DeviceTally(**{name: devices.get(name, 0) for name in _DEVICES}),
         nodes=None
         if nodes is None
         else NodeTally(
@@ -301,7 +316,7 @@ def encode_status(status: BridgeStatus, *, former: Mapping[str, Any], now: str) 
         former: the status that the object has; a condition that has not changed keeps its time.
         now: RFC 3339 time for those that have.
     """
-    times = {(each["type"], each["status"]): each["lastTransitionTime"] for each in former.get("conditions") or ()}
+    times = _times(former)
     body: Object = {
         "observedGeneration": status.observed_generation,
         "conditions": [_condition_body(each, status.observed_generation, times, now) for each in status.conditions],
@@ -309,11 +324,18 @@ def encode_status(status: BridgeStatus, *, former: Mapping[str, Any], now: str) 
         "pods": {"pending": status.pending},
     }
     if (devices := status.devices) is not None:
-        names = ("published", "allocatable", "allocated", "tainted", "blocked")
-        body["devices"] = {name: getattr(devices, name) for name in names}
+        body["devices"] = {name: getattr(devices, name) for name in _DEVICES}
     if (nodes := status.nodes) is not None:
         body["nodes"] = {"devicePlugin": nodes.device_plugin, "dra": nodes.dra, "neither": nodes.neither}
     return body
+
+
+def _times(former: Mapping[str, Any]) -> Mapping[tuple[str, str], str]:
+    """Since when conditions are as they are; none where the status is not understood."""
+    try:
+        return {(each["type"], each["status"]): each["lastTransitionTime"] for each in former.get("conditions") or ()}
+    except (KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _condition_body(condition: Condition, generation: int, times: Mapping[tuple[str, str], str], now: str) -> Object:

@@ -320,6 +320,26 @@ def test_labels_that_others_set_are_put_back_and_the_class_goes_with_its_bridge(
     assert controllers.device_class(class_of(resource)) is None
 
 
+def test_a_status_of_another_version_does_not_freeze_a_bridge(controllers, admin, name, resource):
+    controller = controllers.start()
+    controllers.add(lonely(name, resource))
+    controllers.wait_reason(name, "NoDevices")
+    controller.stop()
+    strange = {"reason": "A", "message": "a", "lastTransitionTime": "2026-01-01T00:00:00Z", "status": "Unknown"}
+    status = {"conditions": [strange | {"type": kind} for kind in ("Paused", "Ready")]}
+    admin.patch(BRIDGES, name, {"status": status}, subresource="status")
+    controllers.start()
+    controllers.wait_reason(name, "NoDevices")
+    controllers.change(name, mode="Disabled")
+    controllers.wait_reason(name, "Disabled")
+    before = controllers.find(name)["metadata"]["resourceVersion"]
+    controllers.add(lonely(f"{name}-2", f"{resource}-2"))
+    controllers.wait_reason(f"{name}-2", "NoDevices")
+    assert controllers.find(name)["metadata"]["resourceVersion"] == before
+    controllers.delete(name)
+    assert controllers.device_class(class_of(resource)) is None
+
+
 def test_modes(controllers, published, name, resource):
     controllers.start()
     controllers.add(bridge(name, resource, select={"type": "gpu", "productName": name}, mode="WhenReady"))
