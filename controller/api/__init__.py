@@ -1,6 +1,7 @@
 """What the controller reads and writes of its own: `ExtendedResourceBridge` as plain data, and names."""
 
 from controller.api.bridge import (
+    ANY_TYPE,
     BRIDGES,
     BaseKeeping,
     Bridge,
@@ -39,6 +40,7 @@ from controller.api.names import (
 
 __all__ = [
     "ADOPTED_ANNOTATION",
+    "ANY_TYPE",
     "BASE_CLASSES",
     "BASE_LABEL",
     "BRIDGES",

@@ -45,6 +45,10 @@ class Sharing(StrEnum):
     MPS = "mps"
 
 
+ANY_TYPE: Final = "any"
+"""Value of `Select.type`: whole GPUs and partitions."""
+
+
 class ConditionType(StrEnum):
     """Conditions of a bridge."""
 
@@ -64,8 +68,9 @@ class Select:
     """Which devices; all fields that are given must hold.
 
     Attributes:
-        type: `gpu` or `mig`; "" for both.
+        type: `gpu`, `mig`, or `any` for either; "" where it is not asked.
         profile: of a partition, as nvidia-smi spells it.
+        profiles: of partitions, one of which each must have; whole GPUs, where `type` is `any`, have none.
         product_name: of the GPU, exactly.
         memory_min: bytes, included.
         memory_max: bytes, included.
@@ -76,6 +81,7 @@ class Select:
 
     type: str = ""
     profile: str = ""
+    profiles: tuple[str, ...] = ()
     product_name: str = ""
     memory_min: int | None = None
     memory_max: int | None = None
@@ -263,6 +269,7 @@ def _select(select: Mapping[str, Any]) -> Select:
     return Select(
         type=select.get("type", ""),
         profile=select.get("profile", ""),
+        profiles=tuple(select.get("profiles") or ()),
         product_name=select.get("productName", ""),
         memory_min=_bytes(memory.get("min")),
         memory_max=_bytes(memory.get("max")),

@@ -172,7 +172,7 @@ def _untold(spec: BridgeSpec, nodes: NodeTally) -> Condition:
     publish = "1 node publishes" if nodes.dra == 1 else f"{nodes.dra} nodes publish"
     message = (
         f"{publish} devices of the kinds that the other fields select; which of them the CEL expression selects only "
-        f"the scheduler can tell; try it with a pod that asks for {spec.resource_name}, or say it without spec.select.cel"
+        f"the scheduler can tell; try a pod that asks for {spec.resource_name}, or say it without spec.select.cel"
     )
     return Condition(type=ConditionType.READY, holds=None, reason="SelectedByExpression", message=message)
 

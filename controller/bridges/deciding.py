@@ -168,7 +168,7 @@ def _is_to_be_healed(situation: Situation, bridge: Bridge, cleared: Sequence[See
     if _rivals(situation, bridge, cleared):
         return False
     former = bridge.status.condition(ConditionType.CONFLICT)
-    had_conflict = former is not None and former.holds and former.reason == "NameOnOtherClass"
+    had_conflict = former is not None and bool(former.holds) and former.reason == "NameOnOtherClass"
     return bool(cleared) or bool(situation.rivals - {bridge.spec.device_class_name}) or had_conflict
 
 

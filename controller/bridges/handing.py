@@ -14,7 +14,7 @@ from controller.watching.model import SeenClass
 from dradriver.kube import Object
 
 _MOST_BYTES: Final = 128 << 10
-"""Of all annotations that are there and this one. The API server takes 256 KiB; the owner may want to write some more."""
+"""Of all annotations that are there and this one. The API server takes 256 KiB; the owner may want some of it."""
 
 _FIELDS: Final = ("selectors", "config", "extendedResourceName")
 _LABELS: Final = (MANAGED_BY_LABEL, BRIDGE_LABEL, BASE_LABEL)
@@ -57,9 +57,7 @@ def release(seen: SeenClass) -> ReleaseClass:
     """Give a class back as it was, but for its extended resource name: no name is given to a class by going."""
     former = former_of(seen)
     spec: Object = {} if former.spec is None else {name: former.spec[name] for name in ("selectors", "config")}
-    return ReleaseClass(
-        name=seen.name, resource_version=seen.resource_version, labels=former.labels, spec=spec
-    )
+    return ReleaseClass(name=seen.name, resource_version=seen.resource_version, labels=former.labels, spec=spec)
 
 
 def _json(value: Object) -> str:

@@ -356,7 +356,7 @@ def test_modes(controllers, published, name, resource):
 
 
 def test_a_name_waits_for_a_device_that_pods_can_have(controllers, published, admin, name, resource):
-    """As a node moves from the device plugin: its devices are published tainted, and the taint goes when all is well."""
+    """As a node moves from the device plugin: devices are published tainted, and the taint goes when all is well."""
     controllers.start()
     controllers.add(bridge(name, resource, select={"type": "gpu", "productName": name}, mode="WhenReady"))
     taint = {"key": "example.com/migrating", "value": "true", "effect": "NoSchedule"}

@@ -109,3 +109,37 @@ def test_brackets_of_the_user_do_not_open_ours(standing, yard):
     first, second = standing.device_class(class_name(yard))["spec"]["selectors"]
     assert first["cel"]["expression"].startswith("device.driver == 'gpu.nvidia.com'")
     assert second["cel"]["expression"] == "true"
+
+
+def partition(name, product, profile, **more):
+    attributes = {"type": "mig", "productName": product, "profile": profile, **more}
+    return {"name": name, "attributes": {key: {"string": value} for key, value in attributes.items()}}
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"),
+    [
+        ({"type": "any"}, {"whole", "small", "large"}),
+        ({"type": "any", "profiles": ["1g.10gb"]}, {"whole", "small"}),
+        ({"type": "mig", "profiles": ["3g.40gb", "1g.10gb"]}, {"small", "large"}),
+    ],
+)
+def test_whole_gpus_and_partitions_of_some_profiles(standing, yard, strange, select, expected):
+    """What a node with the strategy `single` offers; the scheduler and the bridge's own numbers agree on it."""
+    product = yard.name
+    nodes = {
+        "whole": yard.add_node(*yard.gpus(1)),
+        "small": yard.add_node(partition("a", product, "1g.10gb")),
+        "large": yard.add_node(partition("a", product, "3g.40gb")),
+        "nothing": yard.add_node({"name": "a", "attributes": {"productName": {"string": product}}}),
+    }
+    for node in nodes.values():
+        strange(node)
+    standing.add(bridge(product, yard.resource, select={"productName": product, **select}, mode="WhenReady"))
+    standing.wait_carrier(yard.resource, class_name(yard))
+    standing.wait_counts(product, published=len(expected), allocatable=len(expected))
+    assert standing.wait_reason(product, "Serving").startswith(f"{len(expected)} nodes can serve")
+    pods = [f"pod-{index}" for index in range(len(expected))]
+    for pod in pods:
+        yard.add_pod(pod)
+    assert {yard.wait_placed(pod) for pod in pods} == {nodes[each] for each in expected}

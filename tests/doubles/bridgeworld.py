@@ -177,9 +177,9 @@ class World:
         if name == NAME:
             self.rivals = decision.rivals
         self.tellings += decision.tellings
-        for name, status in decision.statuses.items():
-            if name in self.bridges:
-                self.bridges[name] = replace(self.bridges[name], status=status)
+        for each, status in decision.statuses.items():
+            if each in self.bridges:
+                self.bridges[each] = replace(self.bridges[each], status=status)
         return decision
 
     def keep(self, *, interrupted_after=None):

@@ -95,6 +95,7 @@ def test_everything_is_read():
     select = {
         "type": "mig",
         "profile": "1g.10gb",
+        "profiles": ["2g.20gb"],
         "productName": "H100",
         "memory": {"min": "1Gi", "max": "2G"},
         "sharing": "mps",
@@ -115,6 +116,7 @@ def test_everything_is_read():
     assert read.spec.select == Select(
         type="mig",
         profile="1g.10gb",
+        profiles=("2g.20gb",),
         product_name="H100",
         memory_min=1 << 30,
         memory_max=2 * 10**9,

@@ -39,7 +39,9 @@ def test_it_is_given_back_without_a_name():
     assert release(noted(foreign("x-gpu"))).spec == {"selectors": SELECTORS, "config": None}
 
 
-@pytest.mark.parametrize("note", ["", "{", "[]", "7", "{}", '{"spec": 7}', '{"spec": null}', '{"labels": [1], "spec": {}}'])
+@pytest.mark.parametrize(
+    "note", ["", "{", "[]", "7", "{}", '{"spec": 7}', '{"spec": null}', '{"labels": [1], "spec": {}}']
+)
 def test_of_a_note_that_is_not_understood_nothing_is_known(note):
     seen = replace(foreign("x-gpu"), annotations={FORMER_ANNOTATION: note})
     assert former_of(seen) == Former(labels={}, spec=None)

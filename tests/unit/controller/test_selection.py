@@ -27,6 +27,12 @@ def ours(select):
         (Select(type="gpu", renamed=False), {WHOLE, SHARED}),
         (Select(type="gpu", sharing=Sharing.TIME_SLICING, renamed=False), set()),
         (Select(type="mig"), {SMALL}),
+        (Select(type="any"), {WHOLE, SMALL, SHARED, RENAMED}),
+        (Select(type="any", renamed=True), {RENAMED}),
+        (Select(type="any", profiles=("1g.10gb",)), {WHOLE, SMALL, SHARED, RENAMED}),
+        (Select(type="any", profiles=("2g.20gb", "3g.40gb")), {WHOLE, SHARED, RENAMED}),
+        (Select(type="mig", profiles=("2g.20gb", "1g.10gb")), {SMALL}),
+        (Select(type="mig", profiles=("2g.20gb",)), set()),
         (Select(profile="1g.10gb"), {SMALL}),
         (Select(profile="2g.20gb"), set()),
         (Select(product_name="H100"), {WHOLE, SMALL, SHARED}),
@@ -57,6 +63,17 @@ def test_the_expression_asks_for_the_driver_first_and_for_attributes_only_where_
         "has(device.attributes['gpu.nvidia.com'].sharing)",
         "device.attributes['gpu.nvidia.com'].sharing == 'time-slicing'",
     ]
+
+
+def test_whole_gpus_and_partitions_of_some_profiles():
+    kind, profile = (f"device.attributes['gpu.nvidia.com'].{name}" for name in ("type", "profile"))
+    among = f"has({profile}) && {profile} in ['1g.10gb', '2g.20gb']"
+    driver = "device.driver == 'gpu.nvidia.com' && "
+    assert ours(Select(type="any")) == f"{driver}has({kind}) && {kind} in ['gpu', 'mig']"
+    both = ours(Select(type="any", profiles=("1g.10gb", "2g.20gb"), renamed=False))
+    assert both.startswith(f"{driver}has({kind}) && ({kind} == 'gpu' || {kind} == 'mig' && {among}) && (!has(")
+    partitions = ours(Select(type="mig", profiles=("1g.10gb", "2g.20gb")))
+    assert partitions == f"{driver}has({kind}) && {kind} == 'mig' && {among}"
 
 
 def test_devices_that_say_nothing_of_sharing_are_not_shared():
@@ -101,13 +118,13 @@ def test_no_product_name_gets_out_of_its_quotes(name):
 
 
 FIELDS = {
-    "type": st.sampled_from(["gpu", "mig"]),
+    "type": st.sampled_from(["gpu", "mig", "any"]),
     "profile": st.sampled_from(["1g.10gb", "2g.20gb"]),
     "product_name": st.sampled_from(["H100", "A100"]),
 }
 KINDS = st.builds(
     DeviceKind,
-    **FIELDS,
+    **FIELDS | {"type": st.sampled_from(["gpu", "mig", ""])},
     memory=st.none() | st.integers(0, 4),
     sharing=st.sampled_from(["", "none", "mps"]),
     renamed=st.booleans(),
@@ -116,6 +133,7 @@ MORE = st.fixed_dictionaries(
     {},
     optional=FIELDS
     | {
+        "profiles": st.lists(st.sampled_from(["1g.10gb", "3g.40gb"]), max_size=2).map(tuple),
         "memory_min": st.integers(0, 4),
         "memory_max": st.integers(0, 4),
         "sharing": st.sampled_from(Sharing),
