@@ -78,10 +78,12 @@ class Wishes:
     """What the controller was told.
 
     Attributes:
+        identity: of this process.
         discovery: mode of bridges for MIG profiles that are found; None if none are to be made.
         base_classes: what is done with base classes that somebody else made; None if none are looked at.
     """
 
+    identity: str
     discovery: Mode | None = None
     base_classes: BaseKeeping | None = None
 
@@ -96,8 +98,8 @@ class Reconciler:
         record: takes Events.
         metrics: where work is counted.
         queue: of names, in which the watcher's news are wanted too.
-        identity: of this process.
         wishes: what is to be done beside bridges.
+        on_lost: called on our thread when it ends because this process may not act any more; must not wait.
     """
 
     def __init__(
@@ -109,8 +111,8 @@ class Reconciler:
         record: Callable[[Happening], None],
         metrics: Metrics,
         queue: WorkQueue[str],
-        identity: str,
         wishes: Wishes,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._ask = ask
         self._watcher = watcher
@@ -118,8 +120,8 @@ class Reconciler:
         self._record = record
         self._metrics = metrics
         self._queue = queue
-        self._identity = identity
         self._wishes = wishes
+        self._on_lost = on_lost
         self._base_states: Mapping[str, BaseState] = {}
         self._missing: Mapping[str, float] = {}
         self._clock = time.monotonic
@@ -164,6 +166,7 @@ class Reconciler:
                 self._work(key)
             except NotLeadingError as error:
                 log.warning("stopped working", reason=str(error))
+                self._on_lost()
                 return
             finally:
                 self._queue.done(key)
@@ -244,7 +247,7 @@ class Reconciler:
             devices={each.name: census.devices(predicates[each.name]) for each in bridges if not each.spec.select.cel},
             nodes={each.name: census.nodes(resource_name, predicates[each.name]) for each in bridges},
             unsupported=self._unsupported,
-            writer=self._identity,
+            writer=self._wishes.identity,
             rivals=self._rivals_of(resource_name),
             waiting=self._waiting.get(resource_name),
         )
