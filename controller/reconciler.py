@@ -132,6 +132,7 @@ class Reconciler:
         self._owners: dict[str, str] = {}
         self._unsupported = ""
         self._asked = -float("inf")
+        self._must_look = True
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -205,8 +206,8 @@ class Reconciler:
 
     def _look(self) -> None:
         """Take in what has changed, and want all names looked at if something has."""
-        is_first = not self._owners and not self._bridges
-        if not self._watcher.absorb() and not is_first:
+        must, self._must_look = self._must_look, False
+        if not self._watcher.absorb() and not must:
             return
         self._queue.add(_DISCOVER)
         self._queue.add(_BASE)
@@ -274,7 +275,8 @@ class Reconciler:
         for telling in decision.tellings:
             self._record(_happening(telling))
         self._write_statuses(resource_name, decision.statuses)
-        self._queue.add_after(resource_name, _AGAIN_SECONDS)
+        if resource_name in self._bridges:
+            self._queue.add_after(resource_name, _AGAIN_SECONDS)
 
     def _look_at_pods(self) -> None:
         """Tell pods why they wait, and have bridges say so whose pods are others than before."""
@@ -322,13 +324,20 @@ class Reconciler:
             self._queue.add_after(_DISCOVER, _MISSING_SECONDS)
 
     def _ask_capability(self) -> None:
-        if self._clock() - self._asked >= _AGAIN_SECONDS:
+        if self._clock() - self._asked < _AGAIN_SECONDS:
+            return
+        # Before asking: whoever wants it asked again meanwhile is not to get the answer that is on its way.
+        self._asked = self._clock()
+        try:
             self._unsupported = self._ask()
-            self._asked = self._clock()
+        except Exception:
+            self._asked = -float("inf")
+            raise
 
     def ask_again(self) -> None:
         """The API server may be another version now. Harmless on any thread."""
         self._asked = -float("inf")
+        self._must_look = True
         self.wake(is_small=True)
 
     def wake(self, is_small: bool) -> None:  # noqa: FBT001 (called so by the watcher)
@@ -343,7 +352,7 @@ class Reconciler:
         self._queue.add_after(_PODS, _PODS_SECONDS)
 
     def _remember(self, resource_name: str, decision: Decision) -> None:
-        if decision.rivals:
+        if decision.rivals and resource_name in self._bridges:
             self._rivals[resource_name] = decision.rivals
         else:
             self._rivals.pop(resource_name, None)

@@ -124,7 +124,7 @@ class Actor:
                 answer = self._client.apply(BRIDGES, body, field_manager=FIELD_MANAGER, subresource="status")
         except NotFoundError:
             return
-        self._watcher.note_bridge(answer)
+        self._watcher.note_status(answer)
         self._on_action("WriteStatus")
 
     def change_bridges(self, create: Iterable[Object], delete: Iterable[tuple[str, str]]) -> None:

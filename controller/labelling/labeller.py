@@ -93,7 +93,7 @@ class Labeller:
         self._on_counts = on_counts
         self._terms = terms or Terms()
         self._queue: WorkQueue[str] = WorkQueue(backoff=self._terms.backoff, clock=self._terms.clock)
-        self._news: News[tuple[Resource, str]] = News()
+        self._news: News[Resource] = News()
         self._node_of: dict[str, str] = {}
         self._slices_of: dict[str, set[str]] = {}
         self._bridged: frozenset[str] = frozenset()
@@ -154,7 +154,7 @@ class Labeller:
 
     def _noter(self, resource: Resource) -> Callable[[str], None]:
         def note(key: str) -> None:
-            self._news.add((resource, key))
+            self._news.add(resource, key)
             self._queue.add_after(_LOOK, self._terms.gather)
 
         return note

@@ -303,7 +303,9 @@ class ApiServer:
     def _store(self, key: tuple[str, str, str], item: Object, kind: str, *, dry: bool = False) -> Object:
         item = _copy(item)
         self.strip(item)
-        for device in item.get("spec", {}).get("devices", []):
+        devices = item.get("spec", {}).get("devices", [])
+        # Of slices; those of claims are something else.
+        for device in devices if isinstance(devices, list) else []:
             for taint in device.get("taints", []):
                 taint.setdefault("timeAdded", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         old = self.objects.get(key)
