@@ -32,7 +32,9 @@ from controller.bridges import (
     decide,
     discover,
     keep_base_classes,
+    let_go,
     matches,
+    orphans,
 )
 from controller.bridges.conditions import refused
 from controller.metrics import Metrics
@@ -57,8 +59,9 @@ _LOOK: Final = ""
 _DISCOVER: Final = "discover"
 _PODS: Final = "pods"
 _BASE: Final = "base"
-"""Keys of the work queue for taking in what has changed, for making bridges, for pods that wait and for base classes;
-all others are extended resource names, which have a slash."""
+_ORPHANS: Final = "orphans"
+"""Keys of the work queue for taking in what has changed, for making bridges, for pods that wait, for base classes and
+for classes without a bridge; all others are extended resource names, which have a slash."""
 
 _MISSING_SECONDS: Final = 60.0
 """After which it is looked again whether a bridge's profile is still missing."""
@@ -124,6 +127,7 @@ class Reconciler:
         self._on_lost = on_lost
         self._base_states: Mapping[str, BaseState] = {}
         self._missing: Mapping[str, float] = {}
+        self._orphans_told: set[Notice] = set()
         self._clock = time.monotonic
         self._looker = Looker(watcher, time.monotonic)
         self._waiting: Mapping[str, Waiting] = {}
@@ -199,6 +203,8 @@ class Reconciler:
                 self._look_at_pods()
             case "base":
                 self._keep_base_classes()
+            case "orphans":
+                self._let_orphans_go()
             case _:
                 self._settle(key)
 
@@ -216,6 +222,8 @@ class Reconciler:
         self._read_bridges()
         for name in sorted(former | set(self._bridges) | set(self._rivals)):
             self._queue.add(name)
+        # After them: a bridge may take such a class.
+        self._queue.add(_ORPHANS)
 
     def _read_bridges(self) -> None:
         by_name: dict[str, list[tuple[Bridge, Object]]] = defaultdict(list)
@@ -301,9 +309,29 @@ class Reconciler:
         self._base_states = decision.states
         self._metrics.set_base_classes(decision.states.values())
         for notice in decision.notices:
-            log.log(logging.WARNING if notice.is_warning else logging.INFO, notice.note, reason=notice.reason)
-            self._record(_noticed(notice))
+            self._tell(notice)
         self._queue.add_after(_BASE, _AGAIN_SECONDS)
+
+    def _let_orphans_go(self) -> None:
+        self._read_bridges()
+        known = dict.fromkeys((item["metadata"]["name"] for item in self._watcher.bridges()), "")
+        known |= {bridge.name: bridge.spec.device_class_name for bridge in self._all_bridges()}
+        told: set[Notice] = set()
+        for seen in orphans(self._watcher.classes(), known):
+            users = self._watcher.census.users(seen.name)
+            decision = let_go(seen, users, is_wanted=seen.name in known.values())
+            # What the watches tell of bridges may be older than what they tell of classes.
+            if decision.actions and self._actor.has_class(seen.bridge, seen.name):
+                continue
+            self._actor.act(decision.actions)
+            told.add(decision.notice)
+        for notice in told - self._orphans_told:
+            self._tell(notice)
+        self._orphans_told = told
+
+    def _tell(self, notice: Notice) -> None:
+        log.log(logging.WARNING if notice.is_warning else logging.INFO, notice.note, reason=notice.reason)
+        self._record(_noticed(notice))
 
     def _discover(self) -> None:
         if self._wishes.discovery is None:

@@ -19,7 +19,9 @@ from controller.api import (
     MANAGED_BY_LABEL,
     WRITER_ANNOTATION,
     Bridge,
+    BridgeError,
     BridgeStatus,
+    decode_bridge,
     encode_status,
 )
 from controller.bridges import (
@@ -142,6 +144,20 @@ class Actor:
                 self._client.delete(BRIDGES, name, uid=uid)
             self._on_action("DeleteBridge")
 
+    def has_class(self, bridge: str, name: str) -> bool:
+        """Ask the API server whether a bridge exists and has that class, or may have it.
+
+        Raises:
+            KubeError: no answer.
+        """
+        try:
+            return decode_bridge(self._client.get(BRIDGES, bridge)).spec.device_class_name == name
+        except NotFoundError:
+            # Or there is no CRD.
+            return False
+        except BridgeError:
+            return True
+
     def _check(self) -> None:
         if not self._may_act():
             raise NotLeadingError("this process does not lead any more: nothing is written")
@@ -215,9 +231,14 @@ class Actor:
         version = self._versions.get(action.name, action.resource_version)
         try:
             with self._writing():
-                self._client.delete(DEVICE_CLASSES, action.name, uid=action.uid, resource_version=version)
+                answer = self._client.delete(DEVICE_CLASSES, action.name, uid=action.uid, resource_version=version)
         except NotFoundError:
             log.info("class is gone", name=action.name)
+        else:
+            if (answer.get("metadata") or {}).get("finalizers"):
+                # It is still there, until somebody takes them away.
+                self._note(answer)
+                return
         self._watcher.forget(DEVICE_CLASSES, action.name, action.uid)
 
     def _set_finalizers(self, action: AddFinalizer | RemoveFinalizer) -> None:

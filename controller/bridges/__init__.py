@@ -12,6 +12,7 @@ from controller.bridges.actions import (
 from controller.bridges.base import BaseDecision, BaseState, Notice, keep_base_classes
 from controller.bridges.deciding import decide
 from controller.bridges.discovery import Discovery, discover
+from controller.bridges.orphans import OrphanDecision, let_go, orphans
 from controller.bridges.selection import expression, matches
 from controller.bridges.situation import Decision, Situation, Telling, Waiting
 
@@ -26,6 +27,7 @@ __all__ = [
     "DeleteClass",
     "Discovery",
     "Notice",
+    "OrphanDecision",
     "ReleaseClass",
     "RemoveFinalizer",
     "Situation",
@@ -35,5 +37,7 @@ __all__ = [
     "discover",
     "expression",
     "keep_base_classes",
+    "let_go",
     "matches",
+    "orphans",
 ]

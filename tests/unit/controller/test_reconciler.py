@@ -259,3 +259,73 @@ def test_a_mode_is_known(server, begin):
     begin()
     assert server.wait(lambda: conditions(server).get("Ready", ("", "", ""))[1] == "Disabled")
     assert not carries(server)()
+
+
+# --- classes without a bridge -----------------------------------------------------------------------
+
+
+def strip(server):
+    """The bridge goes with its finalizer taken away, which nobody is asked about."""
+    server.edit(BRIDGES.plural, "gpu", lambda item: item["metadata"].update(finalizers=[]))
+    server.remove(BRIDGES.plural, "gpu")
+
+
+def made_and_left(server, begin):
+    """A class whose bridge went while nobody worked."""
+    server.put(BRIDGES.plural, bridge("gpu", NAME))
+    first = begin()
+    assert server.wait(carries(server))
+    assert server.wait(has_status(server))
+    assert first.reconciler.stop(PATIENCE)
+    strip(server)
+
+
+def test_a_class_whose_bridge_is_gone_goes(server, begin):
+    made_and_left(server, begin)
+    second = begin()
+    assert server.wait(lambda: server.names("deviceclasses") == [])
+    assert server.wait(lambda: "OrphanDeleted" in second.reasons())
+    assert second.done[:2] == ["ClearName", "DeleteClass"]
+
+
+def test_a_class_whose_bridge_is_gone_waits_for_claims_without_the_name(server, begin):
+    made_and_left(server, begin)
+    requests = [{"name": "r", "exactly": {"deviceClassName": CLASS}}]
+    claim = {"metadata": {"name": "c", "namespace": "ns"}, "spec": {"devices": {"requests": requests}}}
+    server.put("resourceclaims", claim)
+    second = begin()
+    assert server.wait(lambda: "OrphanInUse" in second.reasons())
+    assert spec_of(server) is not None
+    assert not carries(server)()
+    server.put("deviceclasses", device_class("x"))
+    server.remove("resourceclaims", "c", "ns")
+    assert server.wait(lambda: server.names("deviceclasses") == ["x"])
+    assert second.reasons().count("OrphanInUse") == 1
+
+
+def test_a_bridge_that_the_watch_has_not_told_of_yet_keeps_its_class(server, begin):
+    """Classes and bridges are told by different watches, in any order."""
+    server.put(BRIDGES.plural, bridge("gpu", NAME))
+    working = begin()
+    assert server.wait(has_status(server))
+    looked = []
+    bridges = working.watcher.bridges
+    working.watcher.bridges = lambda: looked.append(1) or []
+    working.queue.add("orphans")
+    assert server.wait(lambda: looked and working.queue._held == set())
+    working.watcher.bridges = bridges
+    assert carries(server)()
+    assert "DeleteClass" not in working.done
+
+
+def test_a_bridge_that_is_not_understood_keeps_its_class(server, begin):
+    server.put(BRIDGES.plural, bridge("gpu", NAME))
+    first = begin()
+    assert server.wait(has_status(server))
+    assert first.reconciler.stop(PATIENCE)
+    server.edit(BRIDGES.plural, "gpu", lambda item: item["spec"].update(mode="Unheard"))
+    second = begin()
+    server.put(BRIDGES.plural, bridge("b", "nvidia.com/b"))
+    assert server.wait(has_status(server, "b"))
+    assert server.wait(lambda: second.queue._held == set() and not second.queue._ready)
+    assert carries(server)()
