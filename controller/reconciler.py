@@ -4,15 +4,16 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import structlog
 
-from controller.acting import Actor, NotLeadingError
+from controller.acting import Actor, Contests, NotLeadingError, contested, dying, hold_back, waits_for_end
 from controller.api import (
+    BASE_CLASSES,
     BRIDGES,
     BaseKeeping,
     Bridge,
@@ -23,6 +24,7 @@ from controller.api import (
     resource_name_of,
 )
 from controller.bridges import (
+    Action,
     BaseState,
     Decision,
     Notice,
@@ -39,7 +41,7 @@ from controller.bridges import (
 from controller.bridges.conditions import refused
 from controller.metrics import Metrics
 from controller.pending import LOOK_SECONDS, Explanation, Looker
-from controller.watching import SeenPod, Watcher
+from controller.watching import SeenClass, SeenPod, Watcher
 from dradriver.kube import (
     DEVICE_CLASSES,
     PODS,
@@ -128,6 +130,7 @@ class Reconciler:
         self._base_states: Mapping[str, BaseState] = {}
         self._missing: Mapping[str, float] = {}
         self._orphans_told: set[Notice] = set()
+        self._contests = Contests()
         self._clock = time.monotonic
         self._looker = Looker(watcher, time.monotonic)
         self._waiting: Mapping[str, Waiting] = {}
@@ -273,18 +276,37 @@ class Reconciler:
         self._ask_capability()
         # What our own writes for another name changed is known already.
         self._read_bridges()
-        decision = decide(self._situation(resource_name))
+        situation = self._situation(resource_name)
+        decision, is_held = self._paced(decide(situation), situation)
         try:
             self._actor.act(decision.actions)
         except (InvalidError, ForbiddenError) as error:
             self._write_statuses(resource_name, self._refused(decision, error))
             raise
-        self._remember(resource_name, decision)
+        if not is_held:
+            self._contests.wrote(resource_name, decision.actions, now=self._clock())
+            self._remember(resource_name, decision)
         for telling in decision.tellings:
             self._record(_happening(telling))
         self._write_statuses(resource_name, decision.statuses)
         if resource_name in self._bridges:
             self._queue.add_after(resource_name, _AGAIN_SECONDS)
+        else:
+            self._contests.forget(resource_name)
+            self._rivals.pop(resource_name, None)
+
+    def _paced(self, decision: Decision, situation: Situation) -> tuple[Decision, bool]:
+        """Hold a decision back where it could not last; whether it is."""
+        if problem := dying(situation):
+            return waits_for_end(hold_back(decision, situation), situation, problem), True
+        now = self._clock()
+        wait = self._contests.wait(situation.resource_name, decision.actions, situation.classes, now=now)
+        if wait > 0:
+            self._queue.add_after(situation.resource_name, wait)
+            decision = hold_back(decision, situation)
+        if problem := self._contests.problem(situation.resource_name, now=now):
+            decision = contested(decision, situation, problem, is_held=wait > 0)
+        return decision, wait > 0
 
     def _look_at_pods(self) -> None:
         """Tell pods why they wait, and have bridges say so whose pods are others than before."""
@@ -304,26 +326,43 @@ class Reconciler:
         if keeping is None:
             return
         self._read_bridges()
-        decision = keep_base_classes(self._watcher.classes(), self._all_bridges(), keeping, self._base_states)
-        self._actor.act(decision.actions)
+        classes = self._watcher.classes()
+        decision = keep_base_classes(classes, self._all_bridges(), keeping, self._base_states)
+        held = {name for name in BASE_CLASSES if self._waits(_BASE, name, _of(name, decision.actions), classes)}
+        for name in sorted(BASE_CLASSES.keys() - held):
+            self._act_on_class(name, _of(name, decision.actions))
         self._base_states = decision.states
         self._metrics.set_base_classes(decision.states.values())
         for notice in decision.notices:
-            self._tell(notice)
+            if notice.name not in held:
+                self._tell(notice)
         self._queue.add_after(_BASE, _AGAIN_SECONDS)
+
+    def _waits(self, key: str, name: str, actions: Sequence[Action], classes: Mapping[str, SeenClass]) -> bool:
+        """Whether a class is left alone for now, since somebody sets it back; then it is looked at again in time."""
+        wait = self._contests.wait(name, actions, classes, now=self._clock())
+        if wait > 0:
+            self._queue.add_after(key, wait)
+        return wait > 0
+
+    def _act_on_class(self, name: str, actions: tuple[Action, ...]) -> None:
+        self._actor.act(actions)
+        self._contests.wrote(name, actions, now=self._clock())
 
     def _let_orphans_go(self) -> None:
         self._read_bridges()
         known = dict.fromkeys((item["metadata"]["name"] for item in self._watcher.bridges()), "")
         known |= {bridge.name: bridge.spec.device_class_name for bridge in self._all_bridges()}
         told: set[Notice] = set()
-        for seen in orphans(self._watcher.classes(), known):
+        classes = self._watcher.classes()
+        for seen in orphans(classes, known):
             users = self._watcher.census.users(seen.name)
             decision = let_go(seen, users, is_wanted=seen.name in known.values())
             # What the watches tell of bridges may be older than what they tell of classes.
             if decision.actions and self._actor.has_class(seen.bridge, seen.name):
                 continue
-            self._actor.act(decision.actions)
+            if not self._waits(_ORPHANS, seen.name, decision.actions, classes):
+                self._act_on_class(seen.name, decision.actions)
             told.add(decision.notice)
         for notice in told - self._orphans_told:
             self._tell(notice)
@@ -380,7 +419,7 @@ class Reconciler:
         self._queue.add_after(_PODS, _PODS_SECONDS)
 
     def _remember(self, resource_name: str, decision: Decision) -> None:
-        if decision.rivals and resource_name in self._bridges:
+        if decision.rivals:
             self._rivals[resource_name] = decision.rivals
         else:
             self._rivals.pop(resource_name, None)
@@ -393,6 +432,11 @@ class Reconciler:
             wanted = statuses.get(bridge.name)
             if wanted is not None and wanted != bridge.status:
                 self._actor.write_status(bridge, wanted, former=item.get("status") or {})
+
+
+def _of(name: str, actions: Iterable[Action]) -> tuple[Action, ...]:
+    """Actions on one class."""
+    return tuple(each for each in actions if getattr(each, "name", "") == name)
 
 
 def _happening(telling: Telling) -> Happening:

@@ -2,5 +2,16 @@
 
 from controller.acting.actor import Actor, NotLeadingError, TakenError
 from controller.acting.capability import unsupported_because
+from controller.acting.contest import Contests, contested, dying, hold_back, waits_for_end
 
-__all__ = ["Actor", "NotLeadingError", "TakenError", "unsupported_because"]
+__all__ = [
+    "Actor",
+    "Contests",
+    "NotLeadingError",
+    "TakenError",
+    "contested",
+    "dying",
+    "hold_back",
+    "unsupported_because",
+    "waits_for_end",
+]

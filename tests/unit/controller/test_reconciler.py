@@ -7,7 +7,7 @@ from doubles.apiserver import PATIENCE, Fault
 from support.bridging import bridge, device_class
 
 from controller.acting import Actor, TakenError
-from controller.api import BRIDGES, Mode
+from controller.api import BRIDGES, BaseKeeping, Mode
 from controller.metrics import Metrics
 from controller.reconciler import Reconciler, Wishes
 from controller.watching import Watcher
@@ -329,3 +329,81 @@ def test_a_bridge_that_is_not_understood_keeps_its_class(server, begin):
     assert server.wait(has_status(server, "b"))
     assert server.wait(lambda: second.queue._held == set() and not second.queue._ready)
     assert carries(server)()
+
+
+# --- somebody else writes too -----------------------------------------------------------------------
+
+
+def falsified(item):
+    item["spec"]["selectors"] = [{"cel": {"expression": "false"}}]
+    item["metadata"]["managedFields"] = [{"manager": "helm", "fieldsV1": {"f:spec": {"f:selectors": {}}}}]
+
+
+def is_falsified(server, name=CLASS):
+    return lambda: spec_of(server, name)["selectors"] == [{"cel": {"expression": "false"}}]
+
+
+def wait_rest(server, working):
+    """Wait until there is nothing that could be worked on now."""
+
+    def rests():
+        queue = working.queue
+        return not queue._held and not queue._ready and all(due > queue._clock() + 1 for due in queue._due.values())
+
+    assert server.wait(rests)
+
+
+def test_what_somebody_sets_back_again_and_again_is_written_ever_later(server, begin):
+    server.put(BRIDGES.plural, bridge("gpu", NAME))
+    working = begin()
+    assert server.wait(has_status(server))
+    for round_ in range(3):
+        wait_rest(server, working)
+        server.edit("deviceclasses", CLASS, falsified)
+        working.now += 2 ** (round_ + 1)
+        working.queue.add(NAME)
+        assert server.wait(lambda: not is_falsified(server)())
+    wait_rest(server, working)
+    server.edit("deviceclasses", CLASS, falsified)
+    assert server.wait(lambda: conditions(server)["Conflict"][1] == "Contested")
+    assert "field manager helm" in conditions(server)["Conflict"][2]
+    wait_rest(server, working)
+    assert is_falsified(server)()
+    assert working.reasons().count("Contested") == 1
+    working.now += 300
+    working.queue.add(NAME)
+    assert server.wait(lambda: not is_falsified(server)())
+
+
+def test_a_base_class_that_is_set_back_is_paced_too(server, begin):
+    working = begin(base_classes=BaseKeeping.KEEP)
+    name = "gpu.nvidia.com"
+    assert server.wait(lambda: server.names("deviceclasses") == [name, "mig.nvidia.com"])
+    server.edit("deviceclasses", name, falsified)
+    assert server.wait(lambda: not is_falsified(server, name)())
+    wait_rest(server, working)
+    server.edit("deviceclasses", name, falsified)
+    assert server.wait(lambda: working.watcher.classes()[name].managers)
+    wait_rest(server, working)
+    assert is_falsified(server, name)()
+    working.now += 2
+    working.queue.add("base")
+    assert server.wait(lambda: not is_falsified(server, name)())
+
+
+def test_a_class_that_is_being_deleted_is_waited_for_and_made_anew(server, begin):
+    server.put(BRIDGES.plural, bridge("gpu", NAME))
+    working = begin()
+    assert server.wait(has_status(server))
+    server.edit("deviceclasses", CLASS, lambda item: item["metadata"].update(finalizers=["example.com/x"]))
+    server.remove(BRIDGES.plural, "gpu")
+    assert server.wait(lambda: server.names(BRIDGES.plural) == [])
+    server.put(BRIDGES.plural, bridge("gpu", NAME))
+    assert server.wait(lambda: conditions(server).get("Ready", ("", "", ""))[1] == "ClassDeleting")
+    assert "example.com/x" in conditions(server)["Ready"][2]
+    wait_rest(server, working)
+    assert working.done.count("ApplyClass") == 1
+    server.edit("deviceclasses", CLASS, lambda item: item["metadata"].update(finalizers=[]))
+    assert server.wait(lambda: working.done.count("ApplyClass") == 2)
+    assert server.wait(carries(server))
+    assert server.wait(lambda: conditions(server)["Ready"][1] == "NoDevices")
