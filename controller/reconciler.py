@@ -11,10 +11,19 @@ from typing import Final
 
 import structlog
 
-from controller.acting import Actor, Contests, NotLeadingError, contested, dying, hold_back, waits_for_end
+from controller.acting import (
+    Actor,
+    Clash,
+    Contests,
+    NotLeadingError,
+    contested,
+    dying,
+    hold_back,
+    named,
+    waits_for_end,
+)
 from controller.api import (
     BASE_CLASSES,
-    BRIDGES,
     BaseKeeping,
     Bridge,
     BridgeError,
@@ -29,7 +38,6 @@ from controller.bridges import (
     Decision,
     Notice,
     Situation,
-    Telling,
     Waiting,
     decide,
     discover,
@@ -40,18 +48,15 @@ from controller.bridges import (
 )
 from controller.bridges.conditions import refused
 from controller.metrics import Metrics
-from controller.pending import LOOK_SECONDS, Explanation, Looker
-from controller.watching import SeenClass, SeenPod, Watcher
+from controller.pending import LOOK_SECONDS, Looker
+from controller.saying import explained, happening, in_the_way, noticed
+from controller.watching import SeenClass, Watcher
 from dradriver.kube import (
-    DEVICE_CLASSES,
-    PODS,
-    EventType,
     ForbiddenError,
     Happening,
     InvalidError,
     KubeError,
     Object,
-    Regarding,
     WorkQueue,
 )
 
@@ -131,6 +136,7 @@ class Reconciler:
         self._missing: Mapping[str, float] = {}
         self._orphans_told: set[Notice] = set()
         self._contests = Contests()
+        self._clashes: list[Clash] = []
         self._clock = time.monotonic
         self._looker = Looker(watcher, time.monotonic)
         self._waiting: Mapping[str, Waiting] = {}
@@ -287,7 +293,7 @@ class Reconciler:
             self._contests.wrote(resource_name, decision.actions, now=self._clock())
             self._remember(resource_name, decision)
         for telling in decision.tellings:
-            self._record(_happening(telling))
+            self._record(happening(telling))
         self._write_statuses(resource_name, decision.statuses)
         if resource_name in self._bridges:
             self._queue.add_after(resource_name, _AGAIN_SECONDS)
@@ -312,7 +318,7 @@ class Reconciler:
         """Tell pods why they wait, and have bridges say so whose pods are others than before."""
         look = self._looker.look(self._all_bridges())
         for pod, explanation in look.tell:
-            self._record(_explained(pod, explanation))
+            self._record(explained(pod, explanation))
         for name, waiting in (look.waiting or {}).items():
             if waiting != self._waiting.get(name):
                 self._queue.add(name)
@@ -370,7 +376,7 @@ class Reconciler:
 
     def _tell(self, notice: Notice) -> None:
         log.log(logging.WARNING if notice.is_warning else logging.INFO, notice.note, reason=notice.reason)
-        self._record(_noticed(notice))
+        self._record(noticed(notice))
 
     def _discover(self) -> None:
         if self._wishes.discovery is None:
@@ -386,9 +392,24 @@ class Reconciler:
             now=self._clock(),
         )
         self._missing = found.missing
-        self._actor.change_bridges(found.create, found.delete)
+        create, clashes = named(found.create, self._names())
+        self._actor.change_bridges(create, found.delete)
+        for clash in clashes:
+            if clash not in self._clashes:
+                self._tell_clash(clash)
+        self._clashes = clashes
         if found.missing:
             self._queue.add_after(_DISCOVER, _MISSING_SECONDS)
+
+    def _names(self) -> dict[str, str]:
+        """Resource name of each bridge, also of those that are not understood."""
+        return {item["metadata"]["name"]: resource_name_of(item) for item in self._watcher.bridges()}
+
+    def _tell_clash(self, clash: Clash) -> None:
+        log.warning("bridge not made", resource_name=clash.resource_name, reason=clash.note)
+        for bridge in self._all_bridges():
+            if bridge.name in clash.taken:
+                self._record(in_the_way(bridge, clash))
 
     def _ask_capability(self) -> None:
         if self._clock() - self._asked < _AGAIN_SECONDS:
@@ -437,37 +458,3 @@ class Reconciler:
 def _of(name: str, actions: Iterable[Action]) -> tuple[Action, ...]:
     """Actions on one class."""
     return tuple(each for each in actions if getattr(each, "name", "") == name)
-
-
-def _happening(telling: Telling) -> Happening:
-    return Happening(
-        regarding=Regarding(api_version=BRIDGES.api_version, kind=BRIDGES.kind, name=telling.bridge, uid=telling.uid),
-        type=EventType.WARNING if telling.is_warning else EventType.NORMAL,
-        reason=telling.reason,
-        action=telling.action,
-        note=telling.note,
-    )
-
-
-def _noticed(notice: Notice) -> Happening:
-    return Happening(
-        regarding=Regarding(
-            api_version=DEVICE_CLASSES.api_version, kind=DEVICE_CLASSES.kind, name=notice.name, uid=notice.uid
-        ),
-        type=EventType.WARNING if notice.is_warning else EventType.NORMAL,
-        reason=notice.reason,
-        action="Keep",
-        note=notice.note,
-    )
-
-
-def _explained(pod: SeenPod, explanation: Explanation) -> Happening:
-    return Happening(
-        regarding=Regarding(
-            api_version=PODS.api_version, kind=PODS.kind, name=pod.name, namespace=pod.namespace, uid=pod.uid
-        ),
-        type=EventType.WARNING,
-        reason=explanation.reason,
-        action="Explain",
-        note=explanation.message,
-    )

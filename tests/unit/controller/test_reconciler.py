@@ -407,3 +407,43 @@ def test_a_class_that_is_being_deleted_is_waited_for_and_made_anew(server, begin
     assert server.wait(lambda: working.done.count("ApplyClass") == 2)
     assert server.wait(carries(server))
     assert server.wait(lambda: conditions(server)["Ready"][1] == "NoDevices")
+
+
+# --- bridges that it makes --------------------------------------------------------------------------
+
+
+def partition(server, name="s", uid="1"):
+    devices = [{"name": "m", "attributes": {"type": {"string": "mig"}, "profile": {"string": "1g.10gb"}}}]
+    pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "n", "pool": pool, "devices": devices}
+    server.put("resourceslices", {"metadata": {"name": name, "labels": {"l": uid}}, "spec": spec})
+
+
+def posts(server):
+    return [request for request in server.requests if request.method == "POST" and BRIDGES.plural in request.path]
+
+
+def test_a_profile_whose_name_somebody_has_for_something_else_gets_another(server, begin):
+    server.put(BRIDGES.plural, bridge("mig-1g.10gb", "example.com/mig"))
+    partition(server)
+    begin(discovery=Mode.ENABLED)
+    assert server.wait(has_status_if(server, "mig-1g.10gb-discovered"))
+    resources = {item["metadata"]["name"]: item["spec"]["resourceName"] for item in server.all(BRIDGES.plural)}
+    assert resources == {"mig-1g.10gb": "example.com/mig", "mig-1g.10gb-discovered": "nvidia.com/mig-1g.10gb"}
+
+
+def has_status_if(server, name):
+    return lambda: name in server.names(BRIDGES.plural) and conditions(server, name)
+
+
+def test_a_profile_for_which_no_name_is_free_is_told_once_and_not_asked_for(server, begin):
+    for name in ("mig-1g.10gb", "mig-1g.10gb-discovered"):
+        server.put(BRIDGES.plural, bridge(name, f"example.com/{name}"))
+    partition(server)
+    working = begin(discovery=Mode.ENABLED)
+    assert server.wait(lambda: working.reasons().count("NameTaken") == 2)
+    server.put(BRIDGES.plural, bridge("b", "nvidia.com/b"))
+    assert server.wait(has_status(server, "b"))
+    wait_rest(server, working)
+    assert posts(server) == []
+    assert working.reasons().count("NameTaken") == 2
