@@ -3,8 +3,10 @@
 Start: web server, then the reflectors, also where another process leads, so that a successor has everything when its
 time comes; then the election. Work begins when this process leads and everything has been listed once.
 
-Stop: work first, then the Lease is given back, then the rest. Whoever loses the Lease ends: what it had begun is not
-trusted any more.
+Stop: work first, then the Lease is given back, then the rest. It is not given back but left to run out if a worker
+hangs in a call, or if a write got no answer: what may still be carried out must not meet a successor. For the same
+reason calls that write are shorter than the time between the renew deadline and the end of the Lease. Whoever loses the
+Lease ends: what it had begun is not trusted any more.
 """
 
 import importlib.metadata
@@ -32,6 +34,13 @@ REPORTER: Final = "dradriver.dev/controller"
 
 _SYNCED: Final = "synced"
 _ELECTION_CALL: Final = 4.0
+WRITE_SECONDS: Final = 4.0
+"""After which a call that writes is given up: less than the Lease lasts longer than its holder may act."""
+
+_READ_SECONDS: Final = 30.0
+_STOP_SECONDS: Final = 2 * WRITE_SECONDS
+"""For which a worker is waited for: it may read before it sees that it is to end."""
+
 _LOOK_SECONDS: Final = 1.0
 
 log = structlog.get_logger(__name__)
@@ -55,8 +64,11 @@ class Manager:
         self._metrics = Metrics(version=importlib.metadata.version("dradriver"))
         self._readiness = Readiness([_SYNCED])
         self._elected = threading.Event()
+        self._stopping = threading.Event()
+        self._gave_up = threading.Event()
         self._is_up = False
-        client = self._connect(timeout=30.0)
+        client = self._connect(timeout=_READ_SECONDS)
+        writer = self._connect(timeout=WRITE_SECONDS)
         self._queue: WorkQueue[str] = WorkQueue()
         self._events = EventRecorder(client, controller=REPORTER, instance=options.identity)
         self._elector = Elector(
@@ -71,17 +83,17 @@ class Manager:
         self._watcher = Watcher(
             client, on_change=self._on_change, on_return=self._on_return, on_waiting=self._on_waiting
         )
-        actor = Actor(client, self._watcher, may_act=lambda: self._elector.leads, on_action=self._metrics.acted)
-        self._labeller = self._make_labeller(client) if options.labels else None
+        self._actor = Actor(writer, self._watcher, may_act=self._may_act, on_action=self._metrics.acted)
+        self._labeller = self._make_labeller(writer) if options.labels else None
         self._reconciler = Reconciler(
             partial(unsupported_because, client),
             watcher=self._watcher,
-            actor=actor,
+            actor=self._actor,
             record=self._events.record,
             metrics=self._metrics,
             queue=self._queue,
-            identity=options.identity,
-            wishes=Wishes(discovery=options.discovery, base_classes=options.base_classes),
+            wishes=Wishes(identity=options.identity, discovery=options.discovery, base_classes=options.base_classes),
+            on_lost=self._give_up,
         )
 
     def run(self) -> int:
@@ -105,16 +117,25 @@ class Manager:
                     self._labeller.start()
                 begun = True
         self._stop(web)
-        return 1 if self._elector.is_lost else 0
+        return 1 if self._elector.is_lost or self._gave_up.is_set() else 0
 
     def _make_labeller(self, client: Client) -> Labeller:
         return Labeller(
             client,
             self._watcher,
-            may_act=lambda: self._elector.leads,
+            may_act=self._may_act,
             on_write=self._metrics.label_written,
             on_counts=self._metrics.set_labelled,
         )
+
+    def _may_act(self) -> bool:
+        return self._elector.leads and not self._stopping.is_set()
+
+    def _give_up(self) -> None:
+        """The reconciler has ended, which only another process mends, although we may hold the Lease still."""
+        if not self._stopping.is_set():
+            self._gave_up.set()
+            self._ending.ask()
 
     def _on_change(self, is_small: bool) -> None:  # noqa: FBT001 (called so by the watcher)
         self._reconciler.wake(is_small)
@@ -167,10 +188,15 @@ class Manager:
 
     def _stop(self, web: WebServer | None) -> None:
         log.info("stopping", leads=self._elector.leads)
-        self._reconciler.stop()
+        self._stopping.set()
+        has_ended = self._reconciler.stop(_STOP_SECONDS)
         if self._labeller is not None:
-            self._labeller.stop()
-        self._elector.stop()
+            has_ended &= self._labeller.stop(_STOP_SECONDS)
+        if has_ended and not self._actor.is_in_doubt:
+            self._elector.stop()
+        else:
+            # It is held until the process ends, and runs out then.
+            log.warning("lease not given back, since a write may be on its way; a successor has to wait")
         self._events.stop()
         self._watcher.stop(1.0)
         if web is not None:

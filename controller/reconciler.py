@@ -4,16 +4,26 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import structlog
 
-from controller.acting import Actor, NotLeadingError
+from controller.acting import (
+    Actor,
+    Clash,
+    Contests,
+    NotLeadingError,
+    contested,
+    dying,
+    hold_back,
+    named,
+    waits_for_end,
+)
 from controller.api import (
-    BRIDGES,
+    BASE_CLASSES,
     BaseKeeping,
     Bridge,
     BridgeError,
@@ -23,32 +33,31 @@ from controller.api import (
     resource_name_of,
 )
 from controller.bridges import (
+    Action,
     BaseState,
     Decision,
     Notice,
     Situation,
-    Telling,
     Waiting,
     decide,
     discover,
     keep_base_classes,
+    let_go,
     matches,
+    orphans,
     owners_of,
 )
 from controller.bridges.conditions import refused
 from controller.metrics import Metrics
-from controller.pending import LOOK_SECONDS, Explanation, Looker
-from controller.watching import SeenPod, Watcher
+from controller.pending import LOOK_SECONDS, Looker
+from controller.saying import explained, happening, in_the_way, noticed
+from controller.watching import SeenClass, Watcher
 from dradriver.kube import (
-    DEVICE_CLASSES,
-    PODS,
-    EventType,
     ForbiddenError,
     Happening,
     InvalidError,
     KubeError,
     Object,
-    Regarding,
     WorkQueue,
 )
 
@@ -58,8 +67,9 @@ _LOOK: Final = ""
 _DISCOVER: Final = "discover"
 _PODS: Final = "pods"
 _BASE: Final = "base"
-"""Keys of the work queue for taking in what has changed, for making bridges, for pods that wait and for base classes;
-all others are extended resource names, which have a slash."""
+_ORPHANS: Final = "orphans"
+"""Keys of the work queue for taking in what has changed, for making bridges, for pods that wait, for base classes and
+for classes without a bridge; all others are extended resource names, which have a slash."""
 
 _MISSING_SECONDS: Final = 60.0
 """After which it is looked again whether a bridge's profile is still missing."""
@@ -79,10 +89,12 @@ class Wishes:
     """What the controller was told.
 
     Attributes:
+        identity: of this process.
         discovery: mode of bridges for MIG profiles that are found; None if none are to be made.
         base_classes: what is done with base classes that somebody else made; None if none are looked at.
     """
 
+    identity: str
     discovery: Mode | None = None
     base_classes: BaseKeeping | None = None
 
@@ -97,8 +109,8 @@ class Reconciler:
         record: takes Events.
         metrics: where work is counted.
         queue: of names, in which the watcher's news are wanted too.
-        identity: of this process.
         wishes: what is to be done beside bridges.
+        on_lost: called on our thread when it ends because this process may not act any more; must not wait.
     """
 
     def __init__(
@@ -110,8 +122,8 @@ class Reconciler:
         record: Callable[[Happening], None],
         metrics: Metrics,
         queue: WorkQueue[str],
-        identity: str,
         wishes: Wishes,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._ask = ask
         self._watcher = watcher
@@ -119,10 +131,13 @@ class Reconciler:
         self._record = record
         self._metrics = metrics
         self._queue = queue
-        self._identity = identity
         self._wishes = wishes
+        self._on_lost = on_lost
         self._base_states: Mapping[str, BaseState] = {}
         self._missing: Mapping[str, float] = {}
+        self._orphans_told: set[Notice] = set()
+        self._contests = Contests()
+        self._clashes: list[Clash] = []
         self._clock = time.monotonic
         self._looker = Looker(watcher, time.monotonic)
         self._waiting: Mapping[str, Waiting] = {}
@@ -131,6 +146,7 @@ class Reconciler:
         self._owners: dict[str, str] = {}
         self._unsupported = ""
         self._asked = -float("inf")
+        self._must_look = True
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -165,6 +181,7 @@ class Reconciler:
                 self._work(key)
             except NotLeadingError as error:
                 log.warning("stopped working", reason=str(error))
+                self._on_lost()
                 return
             finally:
                 self._queue.done(key)
@@ -196,6 +213,8 @@ class Reconciler:
                 self._look_at_pods()
             case "base":
                 self._keep_base_classes()
+            case "orphans":
+                self._let_orphans_go()
             case _:
                 self._settle(key)
 
@@ -203,8 +222,8 @@ class Reconciler:
 
     def _look(self) -> None:
         """Take in what has changed, and want all names looked at if something has."""
-        is_first = not self._owners and not self._bridges
-        if not self._watcher.absorb() and not is_first:
+        must, self._must_look = self._must_look, False
+        if not self._watcher.absorb() and not must:
             return
         self._queue.add(_DISCOVER)
         self._queue.add(_BASE)
@@ -213,6 +232,8 @@ class Reconciler:
         self._read_bridges()
         for name in sorted(former | set(self._bridges) | set(self._rivals)):
             self._queue.add(name)
+        # After them: a bridge may take such a class.
+        self._queue.add(_ORPHANS)
 
     def _read_bridges(self) -> None:
         by_name: dict[str, list[tuple[Bridge, Object]]] = defaultdict(list)
@@ -243,7 +264,7 @@ class Reconciler:
             devices={each.name: census.devices(predicates[each.name]) for each in bridges if not each.spec.select.cel},
             nodes={each.name: census.nodes(resource_name, predicates[each.name]) for each in bridges},
             unsupported=self._unsupported,
-            writer=self._identity,
+            writer=self._wishes.identity,
             rivals=self._rivals_of(resource_name),
             waiting=self._waiting.get(resource_name),
         )
@@ -260,23 +281,43 @@ class Reconciler:
         self._ask_capability()
         # What our own writes for another name changed is known already.
         self._read_bridges()
-        decision = decide(self._situation(resource_name))
+        situation = self._situation(resource_name)
+        decision, is_held = self._paced(decide(situation), situation)
         try:
             self._actor.act(decision.actions)
         except (InvalidError, ForbiddenError) as error:
             self._write_statuses(resource_name, self._refused(decision, error))
             raise
-        self._remember(resource_name, decision)
+        if not is_held:
+            self._contests.wrote(resource_name, decision.actions, now=self._clock())
+            self._remember(resource_name, decision)
         for telling in decision.tellings:
-            self._record(_happening(telling))
+            self._record(happening(telling))
         self._write_statuses(resource_name, decision.statuses)
-        self._queue.add_after(resource_name, _AGAIN_SECONDS)
+        if resource_name in self._bridges:
+            self._queue.add_after(resource_name, _AGAIN_SECONDS)
+        else:
+            self._contests.forget(resource_name)
+            self._rivals.pop(resource_name, None)
+
+    def _paced(self, decision: Decision, situation: Situation) -> tuple[Decision, bool]:
+        """Hold a decision back where it could not last; whether it is."""
+        if problem := dying(situation):
+            return waits_for_end(hold_back(decision, situation), situation, problem), True
+        now = self._clock()
+        wait = self._contests.wait(situation.resource_name, decision.actions, situation.classes, now=now)
+        if wait > 0:
+            self._queue.add_after(situation.resource_name, wait)
+            decision = hold_back(decision, situation)
+        if problem := self._contests.problem(situation.resource_name, now=now):
+            decision = contested(decision, situation, problem, is_held=wait > 0)
+        return decision, wait > 0
 
     def _look_at_pods(self) -> None:
         """Tell pods why they wait, and have bridges say so whose pods are others than before."""
         look = self._looker.look(self._all_bridges())
         for pod, explanation in look.tell:
-            self._record(_explained(pod, explanation))
+            self._record(explained(pod, explanation))
         for name, waiting in (look.waiting or {}).items():
             if waiting != self._waiting.get(name):
                 self._queue.add(name)
@@ -290,14 +331,51 @@ class Reconciler:
         if keeping is None:
             return
         self._read_bridges()
-        decision = keep_base_classes(self._watcher.classes(), self._all_bridges(), keeping, self._base_states)
-        self._actor.act(decision.actions)
+        classes = self._watcher.classes()
+        decision = keep_base_classes(classes, self._all_bridges(), keeping, self._base_states)
+        held = {name for name in BASE_CLASSES if self._waits(_BASE, name, _of(name, decision.actions), classes)}
+        for name in sorted(BASE_CLASSES.keys() - held):
+            self._act_on_class(name, _of(name, decision.actions))
         self._base_states = decision.states
         self._metrics.set_base_classes(decision.states.values())
         for notice in decision.notices:
-            log.log(logging.WARNING if notice.is_warning else logging.INFO, notice.note, reason=notice.reason)
-            self._record(_noticed(notice))
+            if notice.name not in held:
+                self._tell(notice)
         self._queue.add_after(_BASE, _AGAIN_SECONDS)
+
+    def _waits(self, key: str, name: str, actions: Sequence[Action], classes: Mapping[str, SeenClass]) -> bool:
+        """Whether a class is left alone for now, since somebody sets it back; then it is looked at again in time."""
+        wait = self._contests.wait(name, actions, classes, now=self._clock())
+        if wait > 0:
+            self._queue.add_after(key, wait)
+        return wait > 0
+
+    def _act_on_class(self, name: str, actions: tuple[Action, ...]) -> None:
+        self._actor.act(actions)
+        self._contests.wrote(name, actions, now=self._clock())
+
+    def _let_orphans_go(self) -> None:
+        self._read_bridges()
+        known = dict.fromkeys((item["metadata"]["name"] for item in self._watcher.bridges()), "")
+        known |= {bridge.name: bridge.spec.device_class_name for bridge in self._all_bridges()}
+        told: set[Notice] = set()
+        classes = self._watcher.classes()
+        for seen in orphans(classes, known):
+            users = self._watcher.census.users(seen.name)
+            decision = let_go(seen, users, is_wanted=seen.name in known.values())
+            # What the watches tell of bridges may be older than what they tell of classes.
+            if decision.actions and self._actor.has_class(seen.bridge, seen.name):
+                continue
+            if not self._waits(_ORPHANS, seen.name, decision.actions, classes):
+                self._act_on_class(seen.name, decision.actions)
+            told.add(decision.notice)
+        for notice in told - self._orphans_told:
+            self._tell(notice)
+        self._orphans_told = told
+
+    def _tell(self, notice: Notice) -> None:
+        log.log(logging.WARNING if notice.is_warning else logging.INFO, notice.note, reason=notice.reason)
+        self._record(noticed(notice))
 
     def _discover(self) -> None:
         if self._wishes.discovery is None:
@@ -313,18 +391,40 @@ class Reconciler:
             now=self._clock(),
         )
         self._missing = found.missing
-        self._actor.change_bridges(found.create, found.delete)
+        create, clashes = named(found.create, self._names())
+        self._actor.change_bridges(create, found.delete)
+        for clash in clashes:
+            if clash not in self._clashes:
+                self._tell_clash(clash)
+        self._clashes = clashes
         if found.missing:
             self._queue.add_after(_DISCOVER, _MISSING_SECONDS)
 
+    def _names(self) -> dict[str, str]:
+        """Resource name of each bridge, also of those that are not understood."""
+        return {item["metadata"]["name"]: resource_name_of(item) for item in self._watcher.bridges()}
+
+    def _tell_clash(self, clash: Clash) -> None:
+        log.warning("bridge not made", resource_name=clash.resource_name, reason=clash.note)
+        for bridge in self._all_bridges():
+            if bridge.name in clash.taken:
+                self._record(in_the_way(bridge, clash))
+
     def _ask_capability(self) -> None:
-        if self._clock() - self._asked >= _AGAIN_SECONDS:
+        if self._clock() - self._asked < _AGAIN_SECONDS:
+            return
+        # Before asking: whoever wants it asked again meanwhile is not to get the answer that is on its way.
+        self._asked = self._clock()
+        try:
             self._unsupported = self._ask()
-            self._asked = self._clock()
+        except Exception:
+            self._asked = -float("inf")
+            raise
 
     def ask_again(self) -> None:
         """The API server may be another version now. Harmless on any thread."""
         self._asked = -float("inf")
+        self._must_look = True
         self.wake(is_small=True)
 
     def wake(self, is_small: bool) -> None:  # noqa: FBT001 (called so by the watcher)
@@ -354,35 +454,6 @@ class Reconciler:
                 self._actor.write_status(bridge, wanted, former=item.get("status") or {})
 
 
-def _happening(telling: Telling) -> Happening:
-    return Happening(
-        regarding=Regarding(api_version=BRIDGES.api_version, kind=BRIDGES.kind, name=telling.bridge, uid=telling.uid),
-        type=EventType.WARNING if telling.is_warning else EventType.NORMAL,
-        reason=telling.reason,
-        action=telling.action,
-        note=telling.note,
-    )
-
-
-def _noticed(notice: Notice) -> Happening:
-    return Happening(
-        regarding=Regarding(
-            api_version=DEVICE_CLASSES.api_version, kind=DEVICE_CLASSES.kind, name=notice.name, uid=notice.uid
-        ),
-        type=EventType.WARNING if notice.is_warning else EventType.NORMAL,
-        reason=notice.reason,
-        action="Keep",
-        note=notice.note,
-    )
-
-
-def _explained(pod: SeenPod, explanation: Explanation) -> Happening:
-    return Happening(
-        regarding=Regarding(
-            api_version=PODS.api_version, kind=PODS.kind, name=pod.name, namespace=pod.namespace, uid=pod.uid
-        ),
-        type=EventType.WARNING,
-        reason=explanation.reason,
-        action="Explain",
-        note=explanation.message,
-    )
+def _of(name: str, actions: Iterable[Action]) -> tuple[Action, ...]:
+    """Actions on one class."""
+    return tuple(each for each in actions if getattr(each, "name", "") == name)

@@ -2,7 +2,10 @@
 
 import contextlib
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 import structlog
 
@@ -17,7 +20,9 @@ from controller.api import (
     MANAGED_BY_LABEL,
     WRITER_ANNOTATION,
     Bridge,
+    BridgeError,
     BridgeStatus,
+    decode_bridge,
     encode_status,
 )
 from controller.bridges import (
@@ -30,7 +35,15 @@ from controller.bridges import (
     RemoveFinalizer,
 )
 from controller.watching import Watcher
-from dradriver.kube import DEVICE_CLASSES, AlreadyExistsError, Client, KubeError, NotFoundError, Object
+from dradriver.kube import (
+    DEVICE_CLASSES,
+    AlreadyExistsError,
+    Client,
+    KubeError,
+    NotFoundError,
+    Object,
+    UnreachableError,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +51,10 @@ _OURS = {
     "labels": (MANAGED_BY_LABEL, BRIDGE_LABEL, BASE_LABEL),
     "annotations": (HASH_ANNOTATION, WRITER_ANNOTATION, ADOPTED_ANNOTATION, FORMER_ANNOTATION),
 }
+
+
+DOUBT_SECONDS: Final = 15.0
+"""For which a write that nobody answered may still be carried out; as long as a Lease lasts without its holder."""
 
 
 class NotLeadingError(KubeError):
@@ -52,10 +69,12 @@ class Actor:
     """Carries out actions. Not for several threads.
 
     Args:
-        client: access to the API server.
+        client: access to the API server. Its calls must end sooner than the time between a leader's renew deadline and
+            the end of its Lease, so that a write that began in time has ended when another may lead.
         watcher: told what was written, so that the next decision knows.
-        may_act: asked before every write.
+        may_act: asked right before every write.
         on_action: told the name of each action that was done.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -65,12 +84,20 @@ class Actor:
         *,
         may_act: Callable[[], bool],
         on_action: Callable[[str], None] = lambda _name: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._watcher = watcher
         self._may_act = may_act
         self._on_action = on_action
+        self._clock = clock
+        self._doubted = -math.inf
         self._versions: dict[str, str] = {}
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether a write got no answer a moment ago, so that it may still be carried out. Harmless on any thread."""
+        return self._clock() - self._doubted < DOUBT_SECONDS
 
     def act(self, actions: tuple[Action, ...]) -> None:
         """Carry out a decision's actions in their order.
@@ -93,14 +120,14 @@ class Actor:
         Raises:
             KubeError: it was not written.
         """
-        self._check()
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        body = _head(bridge.name) | {"status": encode_status(status, former=former, now=now)}
+        body = _head(bridge) | {"status": encode_status(status, former=former, now=now)}
         try:
-            answer = self._client.apply(BRIDGES, body, field_manager=FIELD_MANAGER, subresource="status")
+            with self._writing():
+                answer = self._client.apply(BRIDGES, body, field_manager=FIELD_MANAGER, subresource="status")
         except NotFoundError:
             return
-        self._watcher.note_bridge(answer)
+        self._watcher.note_status(answer)
         self._on_action("WriteStatus")
 
     def change_bridges(self, create: Iterable[Object], delete: Iterable[tuple[str, str]]) -> None:
@@ -110,19 +137,41 @@ class Actor:
             KubeError: at the first that fails; somebody's own bridge of the same name is none.
         """
         for body in create:
-            self._check()
-            with contextlib.suppress(AlreadyExistsError):
+            with contextlib.suppress(AlreadyExistsError), self._writing():
                 self._watcher.note_bridge(self._client.create(BRIDGES, body))
             self._on_action("CreateBridge")
         for name, uid in delete:
-            self._check()
-            with contextlib.suppress(NotFoundError):
+            with contextlib.suppress(NotFoundError), self._writing():
                 self._client.delete(BRIDGES, name, uid=uid)
             self._on_action("DeleteBridge")
+
+    def has_class(self, bridge: str, name: str) -> bool:
+        """Ask the API server whether a bridge exists and has that class, or may have it.
+
+        Raises:
+            KubeError: no answer.
+        """
+        try:
+            return decode_bridge(self._client.get(BRIDGES, bridge)).spec.device_class_name == name
+        except NotFoundError:
+            # Or there is no CRD.
+            return False
+        except BridgeError:
+            return True
 
     def _check(self) -> None:
         if not self._may_act():
             raise NotLeadingError("this process does not lead any more: nothing is written")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One write: only while we lead, and remembered if it is not known how it ended."""
+        self._check()
+        try:
+            yield
+        except UnreachableError:
+            self._doubted = self._clock()
+            raise
 
     def _do(self, action: Action) -> None:
         match action:
@@ -145,14 +194,18 @@ class Actor:
             self._make_sure_that_nobody_has(action.extended_name, but=action.name)
         metadata: Object = {"name": action.name, "labels": action.labels, "annotations": action.annotations}
         version = self._versions.get(action.name, action.resource_version)
+        # The version alone would not keep a class that is gone from being made anew.
+        guards = {"resourceVersion": version, "uid": action.uid}
         body = {
             "apiVersion": DEVICE_CLASSES.api_version,
             "kind": DEVICE_CLASSES.kind,
-            "metadata": metadata | ({"resourceVersion": version} if version else {}),
+            "metadata": metadata | {key: value for key, value in guards.items() if value},
             "spec": action.spec,
         }
         # Not with force where none was seen: one that somebody made meanwhile is a conflict then.
-        self._note(self._client.apply(DEVICE_CLASSES, body, field_manager=FIELD_MANAGER, force=bool(version)))
+        with self._writing():
+            answer = self._client.apply(DEVICE_CLASSES, body, field_manager=FIELD_MANAGER, force=bool(version))
+        self._note(answer)
 
     def _make_sure_that_nobody_has(self, extended_name: str, *, but: str) -> None:
         """Look at the classes as they are now, since what the watch has told may be a moment old."""
@@ -169,7 +222,9 @@ class Actor:
         guard = {"resourceVersion": version}
         guarded = body | {"metadata": body.get("metadata", {}) | guard}
         try:
-            self._note(self._client.patch(DEVICE_CLASSES, name, guarded, field_manager=FIELD_MANAGER))
+            with self._writing():
+                answer = self._client.patch(DEVICE_CLASSES, name, guarded, field_manager=FIELD_MANAGER)
+            self._note(answer)
         except NotFoundError:
             # Then it has no name either.
             log.info("class is gone", name=name)
@@ -177,15 +232,22 @@ class Actor:
     def _delete(self, action: DeleteClass) -> None:
         version = self._versions.get(action.name, action.resource_version)
         try:
-            self._client.delete(DEVICE_CLASSES, action.name, uid=action.uid, resource_version=version)
+            with self._writing():
+                answer = self._client.delete(DEVICE_CLASSES, action.name, uid=action.uid, resource_version=version)
         except NotFoundError:
             log.info("class is gone", name=action.name)
+        else:
+            if (answer.get("metadata") or {}).get("finalizers"):
+                # It is still there, until somebody takes them away.
+                self._note(answer)
+                return
         self._watcher.forget(DEVICE_CLASSES, action.name, action.uid)
 
     def _set_finalizers(self, action: AddFinalizer | RemoveFinalizer) -> None:
         metadata = {"resourceVersion": action.resource_version, "finalizers": list(action.finalizers)}
         try:
-            answer = self._client.patch(BRIDGES, action.bridge, {"metadata": metadata}, field_manager=FIELD_MANAGER)
+            with self._writing():
+                answer = self._client.patch(BRIDGES, action.bridge, {"metadata": metadata}, field_manager=FIELD_MANAGER)
         except NotFoundError:
             return
         if action.finalizers:
@@ -198,8 +260,10 @@ class Actor:
         self._versions[seen.name] = seen.resource_version
 
 
-def _head(name: str) -> Object:
-    return {"apiVersion": BRIDGES.api_version, "kind": BRIDGES.kind, "metadata": {"name": name}}
+def _head(bridge: Bridge) -> Object:
+    # The uid, so that another bridge of the same name does not get the status of the one before.
+    metadata = {"name": bridge.name} | ({"uid": bridge.uid} if bridge.uid else {})
+    return {"apiVersion": BRIDGES.api_version, "kind": BRIDGES.kind, "metadata": metadata}
 
 
 def _object(action: Action) -> str:

@@ -12,6 +12,7 @@ from controller.bridges.actions import (
 from controller.bridges.base import BaseDecision, BaseState, Notice, keep_base_classes
 from controller.bridges.deciding import decide
 from controller.bridges.discovery import Discovery, discover
+from controller.bridges.orphans import OrphanDecision, let_go, orphans
 from controller.bridges.owning import owners_of
 from controller.bridges.selection import expressions, matches
 from controller.bridges.situation import Decision, Situation, Telling, Waiting
@@ -27,6 +28,7 @@ __all__ = [
     "DeleteClass",
     "Discovery",
     "Notice",
+    "OrphanDecision",
     "ReleaseClass",
     "RemoveFinalizer",
     "Situation",
@@ -36,6 +38,8 @@ __all__ = [
     "discover",
     "expressions",
     "keep_base_classes",
+    "let_go",
     "matches",
+    "orphans",
     "owners_of",
 ]

@@ -20,6 +20,7 @@ class ApplyClass:
     Attributes:
         name: of the class.
         resource_version: that it was seen with, which guards the write; "" if it is to be created.
+        uid: that it was seen with: without it, server-side apply would make a class anew that is gone; "" as above.
         labels: that we own.
         annotations: that we own.
         spec: all of it.
@@ -27,6 +28,7 @@ class ApplyClass:
 
     name: str
     resource_version: str = ""
+    uid: str = ""
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     spec: Mapping[str, Any]

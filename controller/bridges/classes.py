@@ -44,6 +44,7 @@ def wanted_class(bridge: Bridge, seen: SeenClass | None, *, carries: bool, write
     return ApplyClass(
         name=bridge.spec.device_class_name,
         resource_version=seen.resource_version if seen else "",
+        uid=seen.uid if seen else "",
         labels={MANAGED_BY_LABEL: FIELD_MANAGER, BRIDGE_LABEL: bridge.name} | ({BASE_LABEL: "true"} if is_base else {}),
         annotations={HASH_ANNOTATION: hash_of(spec), WRITER_ANNOTATION: writer}
         | (_adopted(seen) if seen is not None and is_adopted else {}),
@@ -63,6 +64,7 @@ def base_class(name: str, seen: SeenClass | None) -> ApplyClass:
     return ApplyClass(
         name=name,
         resource_version=seen.resource_version if seen else "",
+        uid=seen.uid if seen else "",
         labels={MANAGED_BY_LABEL: FIELD_MANAGER, BASE_LABEL: "true"},
         annotations={HASH_ANNOTATION: hash_of(spec)},
         spec=spec,

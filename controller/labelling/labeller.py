@@ -93,7 +93,7 @@ class Labeller:
         self._on_counts = on_counts
         self._terms = terms or Terms()
         self._queue: WorkQueue[str] = WorkQueue(backoff=self._terms.backoff, clock=self._terms.clock)
-        self._news: News[tuple[Resource, str]] = News()
+        self._news: News[Resource] = News()
         self._node_of: dict[str, str] = {}
         self._slices_of: dict[str, set[str]] = {}
         self._bridged: frozenset[str] = frozenset()
@@ -154,7 +154,7 @@ class Labeller:
 
     def _noter(self, resource: Resource) -> Callable[[str], None]:
         def note(key: str) -> None:
-            self._news.add((resource, key))
+            self._news.add(resource, key)
             self._queue.add_after(_LOOK, self._terms.gather)
 
         return note
@@ -220,12 +220,13 @@ class Labeller:
             self._looked[node] = held
             return
         _mark(self._yielding, node, is_in=any(name in wanted for name, _ in held.foreign))
+        uid = str(item["metadata"].get("uid", ""))
         labels = plan(wanted, held)
         if labels is None:
             self._looked[node] = held
         else:
             self._looked.pop(node, None)
-            self._write(node, labels)
+            self._write(node, uid, labels)
 
     def _wanted(self, node: str, held: HeldLabels) -> dict[str, str] | None:
         """Labels for the node; None where it is to stay as it is."""
@@ -259,7 +260,7 @@ class Labeller:
         if not self._slices_of.get(node):
             self._slices_of.pop(node, None)
 
-    def _write(self, node: str, labels: dict[str, str]) -> None:
+    def _write(self, node: str, uid: str, labels: dict[str, str]) -> None:
         now = self._terms.clock()
         if (wait := self._terms.pace.wait(node, now=now)) > 0:
             self._queue.add_after(node, wait)
@@ -267,7 +268,8 @@ class Labeller:
         if self._ended.wait(max(0.0, self._next - now)) or not self._may_act():
             return
         self._next = self._terms.clock() + self._terms.between
-        metadata = {"name": node} | ({"labels": labels} if labels else {})
+        # The uid, since server-side apply would make a node that is gone, had we the right to.
+        metadata = {"name": node, "uid": uid} | ({"labels": labels} if labels else {})
         body = {"apiVersion": NODES.api_version, "kind": NODES.kind, "metadata": metadata}
         try:
             # Never with force: what somebody has got hold of meanwhile is a conflict, and stays theirs.

@@ -208,6 +208,9 @@ class SeenClass:
         labels: of the class.
         annotations: of the class.
         spec: as decoded JSON.
+        finalizers: that keep it once it is deleted.
+        is_deleting: somebody has deleted it; only finalizers keep it.
+        managers: field managers other than the controller that own a part of the spec, sorted.
     """
 
     name: str
@@ -217,6 +220,9 @@ class SeenClass:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
+    finalizers: tuple[str, ...] = ()
+    is_deleting: bool = False
+    managers: tuple[str, ...] = ()
 
     @property
     def extended_name(self) -> str:

@@ -1,28 +1,45 @@
 """What has changed since somebody looked last."""
 
 import threading
-from typing import Generic, TypeVar
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
 
-Key = TypeVar("Key")
+Group = TypeVar("Group", bound=Hashable)
+
+EVERYTHING: Final = ""
+"""The key that stands for all keys of a group."""
+
+_MOST: Final = 10_000
+"""Keys of one group, beyond which whoever looks has to look at everything: sooner than memory grows without bound."""
 
 
-class News(Generic[Key]):
-    """Keys in the order in which they came first, each once. Safe to share between threads.
+class News(Generic[Group]):
+    """Keys by group, in the order in which they came first, each once. Safe to share between threads.
 
-    Once, since nobody looks in a process that does not lead: it may follow a cluster for months.
+    Nobody looks in a process that does not lead, and it may follow a cluster for months in which claims have ever new
+    names. So what has become too much is folded into `EVERYTHING`, as is what came before such news.
+
+    Args:
+        most: keys of one group.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
         self._lock = threading.Lock()
-        self._keys: dict[Key, None] = {}
+        self._keys: dict[Group, dict[str, None]] = {}
 
-    def add(self, key: Key) -> None:
+    def add(self, group: Group, key: str) -> None:
         """Note a change."""
         with self._lock:
-            self._keys[key] = None
+            keys = self._keys.setdefault(group, {})
+            if EVERYTHING in keys:
+                return
+            keys[key] = None
+            if key == EVERYTHING or len(keys) > self._most:
+                self._keys[group] = {EVERYTHING: None}
 
-    def take(self) -> list[Key]:
+    def take(self) -> list[tuple[Group, str]]:
         """Give all that has come, and begin anew."""
         with self._lock:
             taken, self._keys = self._keys, {}
-        return list(taken)
+        return [(group, key) for group, keys in taken.items() for key in keys]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from controller.api import FIELD_MANAGER
 from controller.watching.model import (
     UNLIMITED,
     Counters,
@@ -94,8 +95,16 @@ def project_class(item: Object) -> Object:
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         spec=item.get("spec") or {},
+        finalizers=tuple(metadata.get("finalizers") or ()),
+        is_deleting="deletionTimestamp" in metadata,
+        managers=tuple(sorted(_managers_of_spec(metadata) - {FIELD_MANAGER})),
     )
     return kept(item, seen)
+
+
+def _managers_of_spec(metadata: Object) -> set[str]:
+    entries = metadata.get("managedFields") or ()
+    return {each.get("manager", "") for each in entries if "f:spec" in (each.get("fieldsV1") or {})} - {""}
 
 
 def project_bridge(item: Object) -> Object:

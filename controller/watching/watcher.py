@@ -1,7 +1,6 @@
 """Follows everything that bridges depend on, and says when something of it has changed."""
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -47,6 +46,11 @@ class _Source:
     is_aside: bool = False
 
 
+_MOST_NAMES: Final = 1_000
+"""Extended resource names, and classes of each, whose carriers are remembered. Nobody asks for them in a process that
+does not lead; and one that comes to lead writes all classes anyway, which is what they are remembered for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
     """Who wants to know more of a resource's objects than bridges do.
@@ -80,8 +84,8 @@ class Watcher:
 
     Args:
         client: access to the API server.
-        on_change: called on reflectors' threads when there is something to absorb; True if bridges or classes changed,
-            of which there are few. Must not wait.
+        on_change: called on reflectors' threads when there is something to absorb; True if classes changed, or what
+            bridges want, of which there are few. Must not wait.
         on_return: called when the API server answers again: it may be another version now.
         on_waiting: called when pods that wait, or quotas, have changed; nothing is to be absorbed then. Must not wait.
         pace: times of the reflectors.
@@ -100,8 +104,10 @@ class Watcher:
         self._on_waiting = on_waiting
         self.census = Census()
         self._lock = threading.Lock()
-        self._carriers: dict[str, set[str]] = defaultdict(set)
-        self._news: News[tuple[Resource, str]] = News()
+        self._carriers: dict[str, set[str]] = {}
+        self._wants: dict[str, Object] = {}
+        self._statuses: dict[str, object] = {}
+        self._news: News[Resource] = News()
         self._listeners: dict[Resource, Listener] = {}
         self._counted: dict[Resource, set[str]] = {resource: set() for resource in _SOURCES}
         self._stores = {resource: Store() for resource in _SOURCES}
@@ -213,8 +219,15 @@ class Watcher:
         seen: SeenClass = projected["seen"]
         if seen.extended_name:
             with self._lock:
-                self._carriers[seen.extended_name].add(seen.name)
+                self._note_carrier(seen.extended_name, seen.name)
         return projected
+
+    def _note_carrier(self, extended_name: str, name: str) -> None:
+        carriers = self._carriers.setdefault(extended_name, set())
+        if len(carriers) < _MOST_NAMES:
+            carriers.add(name)
+        if len(self._carriers) > _MOST_NAMES:
+            del self._carriers[next(iter(self._carriers))]
 
     def forget(self, resource: Resource, name: str, uid: str) -> None:
         """A class or bridge is gone by our doing, before the watch tells it."""
@@ -224,6 +237,13 @@ class Watcher:
     def note_bridge(self, item: Object) -> None:
         """Take the answer to a write of a bridge, before the watch tells it."""
         self._take(BRIDGES, projections.project_bridge(item))
+
+    def note_status(self, item: Object) -> None:
+        """Take the answer to a write of a bridge's status. It wakes nobody: whoever wrote it knows it."""
+        projected = projections.project_bridge(item)
+        self._stores[BRIDGES].put(projected)
+        with self._lock:
+            self._statuses[key_of(item)] = projected.get("status")
 
     def _take(self, resource: Resource, item: Object) -> None:
         """Take what a call told, as if the watch had: it will not tell again what is known."""
@@ -236,14 +256,38 @@ class Watcher:
         is_small = not _SOURCES[resource].put
 
         def note(key: str) -> None:
-            self._news.add((resource, key))
-            self._on_change(is_small)
+            self._news.add(resource, key)
+            # The watch may tell of our own status before the answer does.
+            self._on_change(is_small and not (resource is BRIDGES and self._is_only_status(key)))
             if (listener := self._listeners.get(resource)) is not None:
                 listener.on_change(key)
 
         return note
 
+    def _is_only_status(self, key: str) -> bool:
+        """Whether a bridge wants the same as when it was absorbed last."""
+        item = self._stores[BRIDGES].get(key)
+        with self._lock:
+            return item is not None and _wanted(item) == self._wants.get(key)
+
+    def _absorb_bridge(self, key: str) -> bool:
+        """Whether it wants something else, or somebody else has written its status."""
+        item = self._stores[BRIDGES].get(key)
+        with self._lock:
+            former = self._wants.pop(key, None), self._statuses.pop(key, None)
+            if item is None:
+                return True
+            self._wants[key], self._statuses[key] = _wanted(item), item.get("status")
+            return (self._wants[key], self._statuses[key]) != former
+
+    def _absorb_bridges(self) -> bool:
+        for key in [*self._stores[BRIDGES].snapshot(), *self._wants]:
+            self._absorb_bridge(key)
+        return True
+
     def _absorb(self, resource: Resource, key: str) -> bool:
+        if resource is BRIDGES:
+            return self._absorb_bridge(key) if key else self._absorb_bridges()
         method = _SOURCES[resource].put
         if not method:
             return True
@@ -259,3 +303,9 @@ class Watcher:
         counted = self._counted[resource]
         counted.discard(key) if item is None else counted.add(key)
         return put(key, None if item is None else item["seen"])
+
+
+def _wanted(bridge: Object) -> Object:
+    """A bridge but for what its controller says of it."""
+    metadata = {name: value for name, value in bridge["metadata"].items() if name != "resourceVersion"}
+    return {name: value for name, value in bridge.items() if name != "status"} | {"metadata": metadata}

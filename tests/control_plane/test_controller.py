@@ -416,25 +416,6 @@ def test_a_process_whose_lease_is_taken_ends(controllers, admin):
     assert any(entry["event"] == "leadership lost" for entry in first.entries())
 
 
-@pytest.mark.parametrize("round_", range(3))
-def test_killed_in_the_middle_of_a_take_over(controllers, hand_made, admin, name, resource, round_):
-    """Whenever it happens, never do two carry the name, and the next process finishes it."""
-    hand_made(f"{name}-hand-made", resource)
-    first = controllers.start()
-    controllers.add(lonely(name, resource))
-    controllers.wait_reason(name, "NameOnOtherClass")
-    with controllers.referee() as referee:
-        controllers.change(name, adopt=True)
-        wait_for(lambda: len(referee.carriers(resource)) > round_, "the take-over to have begun", seconds=30)
-        first.stop(signal.SIGKILL)
-        # As after 15 s without a renewal.
-        admin.delete(LEASES, "dradriver-controller", namespace="dradriver")
-        controllers.start()
-        controllers.wait_carrier(resource, class_of(resource))
-        controllers.wait_reason(name, "NoDevices")
-    assert max(map(len, referee.carriers(resource))) == 1
-
-
 def test_at_rest_it_writes_nothing(controllers, name, resource):
     controller = controllers.start()
     controllers.add(lonely(name, resource))

@@ -254,6 +254,10 @@ class ApiServer:
             if request.method == "POST":
                 return 201, self._create(request, plural, namespace)
             key = (plural, namespace, name)
+            if key not in self.objects and _is_apply(request):
+                if "uid" in request.body["metadata"]:
+                    raise Refusal(409, "Conflict", f"uid mismatch: no existing {plural} {name} was found")
+                return 201, self._store(key, _nameless(request.body), "ADDED", dry="dryRun" in request.query)
             if key not in self.objects:
                 raise Refusal(404, "NotFound", f"{plural} {name} not found")
             if request.method == "DELETE":
@@ -299,7 +303,9 @@ class ApiServer:
     def _store(self, key: tuple[str, str, str], item: Object, kind: str, *, dry: bool = False) -> Object:
         item = _copy(item)
         self.strip(item)
-        for device in item.get("spec", {}).get("devices", []):
+        devices = item.get("spec", {}).get("devices", [])
+        # Of slices; those of claims are something else.
+        for device in devices if isinstance(devices, list) else []:
             for taint in device.get("taints", []):
                 taint.setdefault("timeAdded", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         old = self.objects.get(key)
@@ -489,6 +495,17 @@ def _target(path: str) -> tuple[str, str, str]:
     if parts[0] == "namespaces" and len(parts) > 2:
         namespace, parts = parts[1], parts[2:]
     return parts[0], namespace, parts[1] if len(parts) > 1 else ""
+
+
+def _is_apply(request: Recorded) -> bool:
+    """Server-side apply of an object itself, which makes it where it is missing, whatever resourceVersion it names."""
+    is_whole = request.path.rsplit("/", 1)[-1] == (request.body or {}).get("metadata", {}).get("name")
+    return request.headers.get("content-type", "").startswith("application/apply-patch") and is_whole
+
+
+def _nameless(item: Object) -> Object:
+    metadata = {key: value for key, value in item["metadata"].items() if key != "resourceVersion"}
+    return {**item, "metadata": metadata}
 
 
 def _selected(item: Object, selector: str) -> bool:

@@ -74,6 +74,14 @@ class Controllers:
 
     def start(self, *options: str, leads: bool = True, program: Sequence[str] = PROGRAM) -> Plugin:
         """Start one with these options, and wait until it is ready, and leads if it is to."""
+        made = self.launch(*options, program=program)
+        made.wait_ready()
+        if leads:
+            wait_for(lambda: self.leads(made), "it to lead", seconds=60, state=made.log)
+        return made
+
+    def launch(self, *options: str, program: Sequence[str] = PROGRAM) -> Plugin:
+        """Start one with these options, and wait for nothing."""
         name = f"controller-{len(self._made)}"
         made = Plugin(
             environment={"POD_NAME": name},
@@ -83,9 +91,6 @@ class Controllers:
         )
         self._made.append(made)
         made.start(program=program)
-        made.wait_ready()
-        if leads:
-            wait_for(lambda: self.leads(made), f"{name} to lead", seconds=60, state=made.log)
         return made
 
     def leads(self, controller: Plugin) -> bool:
@@ -108,6 +113,10 @@ class Controllers:
             self._end()
             with suppress(NotFoundError):
                 self.admin.delete(LEASES, LEASE, namespace=NAMESPACE)
+
+    def stop(self) -> None:
+        """End every process that runs, in order."""
+        self._end()
 
     def _end(self) -> None:
         for each in self._made:

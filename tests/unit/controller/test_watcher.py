@@ -7,7 +7,7 @@ from support.bridging import bridge, device_class
 from controller.api import BRIDGES
 from controller.watching import Watcher
 from controller.watching.watcher import Listener
-from dradriver.kube import DEVICE_CLASSES, RESOURCE_SLICES, Backoff, Pace
+from dradriver.kube import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES, Backoff, Pace
 
 NAME = "nvidia.com/gpu"
 
@@ -193,7 +193,102 @@ def test_nothing_more_is_kept_for_nobody(server, follower):
 
 def test_news_of_a_process_that_does_not_lead_do_not_pile_up(server, follower):
     """Nobody absorbs them there, for months."""
+    follower.watcher.absorb()
+    before = len(follower.news)
     for number in range(50):
         server.put("resourceslices", slice_of("a", f"gpu-{number}"))
-    assert server.wait(lambda: len(follower.news) >= 50)
+    assert server.wait(lambda: len(follower.news) >= before + 50)
     assert len([each for each in follower.watcher._news.take() if each == (RESOURCE_SLICES, "a")]) == 1
+
+
+def test_claims_of_ever_new_names_are_folded_where_nobody_takes_them_in(server, follower):
+    watcher = follower.watcher
+    watcher._news._most = 10
+    for number in range(40):
+        name = f"claim-{number}"
+        server.put("resourceclaims", {"metadata": {"name": name, "namespace": "ns"}, "spec": {"devices": {}}})
+        server.remove("resourceclaims", name, "ns")
+    server.put("resourceclaims", claim_of("left", "a-gpu"))
+    assert server.wait(lambda: watcher.item(RESOURCE_CLAIMS, "ns/left"))
+    assert len(watcher._news._keys[RESOURCE_CLAIMS]) == 1
+    assert absorbed(server, watcher, lambda: watcher.census.users("a-gpu") == ("ns/left",))
+
+
+def claim_of(name, class_name):
+    requests = [{"name": "r", "exactly": {"deviceClassName": class_name}}]
+    return {"metadata": {"name": name, "namespace": "ns"}, "spec": {"devices": {"requests": requests}}}
+
+
+def test_carriers_of_ever_new_names_are_not_all_remembered(follower):
+    watcher = follower.watcher
+    for number in range(3000):
+        item = device_class("one", f"example.com/{number}")
+        watcher.note_class(item | {"metadata": {"name": f"c{number % 2}", "uid": "u", "resourceVersion": "1"}})
+    for number in range(3000):
+        item = device_class("x", NAME)
+        watcher.note_class(item | {"metadata": {"name": f"c{number}", "uid": "u", "resourceVersion": "1"}})
+    assert len(watcher._carriers) <= 1000
+    # That there were any is what matters.
+    assert 0 < len(watcher.take_carriers(NAME)) <= 1000
+
+
+class TestStatuses:
+    """What we say of bridges is no news to us."""
+
+    @pytest.fixture
+    def known(self, server, follower):
+        server.put(BRIDGES.plural, bridge("b", NAME))
+        assert server.wait(follower.watcher.bridges)
+        follower.watcher.absorb()
+        follower.news.clear()
+        return follower
+
+    @staticmethod
+    def say(server, text):
+        return server.edit(BRIDGES.plural, "b", lambda item: item.update(status={"deviceClassName": text}))
+
+    def test_an_answer_that_comes_first_wakes_nobody(self, server, known):
+        item = bridge("b", NAME) | {"status": {"deviceClassName": "x"}}
+        uid = known.watcher.bridges()[0]["metadata"]["uid"]
+        item["metadata"] |= {"uid": uid, "resourceVersion": "900"}
+        known.watcher.note_status(item)
+        assert known.watcher.bridges()[0]["status"] == {"deviceClassName": "x"}
+        assert known.news == []
+        assert not known.watcher.absorb()
+
+    def test_a_watch_that_comes_first_wakes_no_sooner_than_what_there_is_much_of(self, server, known):
+        answer = self.say(server, "x")
+        assert server.wait(lambda: known.news)
+        known.watcher.note_status(answer)
+        assert known.news == [False]
+        assert not known.watcher.absorb()
+
+    def test_what_somebody_else_says_of_a_bridge_is_looked_at(self, server, known):
+        ours = self.say(server, "x")
+        assert server.wait(lambda: known.news)
+        known.watcher.note_status(ours)
+        self.say(server, "y")
+        assert absorbed(server, known.watcher, lambda: known.watcher.bridges()[0]["status"]["deviceClassName"] == "y")
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda item: item["spec"].update(mode="Disabled"),
+            lambda item: item["metadata"].update(annotations={"dradriver.dev/force-delete": "true"}),
+            lambda item: item["metadata"].update(finalizers=["f"]),
+            lambda item: item["metadata"].update(labels={"l": "x"}),
+        ],
+        ids=["spec", "annotation", "finalizer", "label"],
+    )
+    def test_everything_else_wakes_at_once(self, server, known, change):
+        server.edit(BRIDGES.plural, "b", change)
+        assert server.wait(lambda: known.news)
+        assert known.news == [True]
+        assert known.watcher.absorb()
+
+    def test_its_end_wakes_at_once(self, server, known):
+        server.remove(BRIDGES.plural, "b")
+        assert server.wait(lambda: known.news)
+        assert known.news == [True]
+        assert known.watcher.absorb()
+        assert (known.watcher._wants, known.watcher._statuses) == ({}, {})

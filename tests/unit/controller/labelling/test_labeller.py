@@ -68,7 +68,7 @@ def test_it_applies_under_its_own_name_and_without_force(server, run):
     assert request.path == "/api/v1/nodes/a"
     assert (request.query["fieldManager"], request.query["force"]) == (LABEL_MANAGER, "false")
     assert set(request.body) == {"apiVersion", "kind", "metadata"}
-    assert set(request.body["metadata"]) == {"name", "labels"}
+    assert set(request.body["metadata"]) == {"name", "uid", "labels"}
 
 
 def test_nothing_is_written_by_a_process_that_does_not_lead(server, run):
