@@ -14,6 +14,7 @@ from controller.bridges.deciding import decide
 from controller.bridges.discovery import Discovery, discover
 from controller.bridges.selection import expression, matches
 from controller.bridges.situation import Decision, Situation, Telling, Waiting
+from controller.bridges.unmatched import why_unmatched
 
 __all__ = [
     "Action",
@@ -36,4 +37,5 @@ __all__ = [
     "expression",
     "keep_base_classes",
     "matches",
+    "why_unmatched",
 ]
