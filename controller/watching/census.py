@@ -233,6 +233,7 @@ def _tally(device: SeenDevice, used: int, *, is_open: bool) -> DeviceTally:
         tainted=total if device.is_tainted else 0,
         blocked=free if not is_open and not device.is_tainted else 0,
         distinct=1,
+        unlimited=int(device.shares == UNLIMITED),
     )
 
 
@@ -257,11 +258,19 @@ def _fits(device: SeenDevice, left: Mapping[tuple[str, str], int]) -> bool:
 
 
 def _row(tally: DeviceTally) -> tuple[int, ...]:
-    return tally.published, tally.allocatable, tally.allocated, tally.tainted, tally.blocked, tally.distinct
+    return (
+        tally.published,
+        tally.allocatable,
+        tally.allocated,
+        tally.tainted,
+        tally.blocked,
+        tally.distinct,
+        tally.unlimited,
+    )
 
 
 def _from_row(row: Iterable[int]) -> DeviceTally:
-    published, allocatable, allocated, tainted, blocked, distinct = row
+    published, allocatable, allocated, tainted, blocked, distinct, unlimited = row
     return DeviceTally(
         published=published,
         allocatable=allocatable,
@@ -269,11 +278,12 @@ def _from_row(row: Iterable[int]) -> DeviceTally:
         tainted=tainted,
         blocked=blocked,
         distinct=distinct,
+        unlimited=unlimited,
     )
 
 
 def _sum(tallies: Iterable[DeviceTally]) -> DeviceTally:
-    return _from_row(map(sum, zip((0,) * 6, *map(_row, tallies), strict=True)))
+    return _from_row(map(sum, zip((0,) * 7, *map(_row, tallies), strict=True)))
 
 
 def _difference(one: DeviceTally, other: DeviceTally) -> DeviceTally:
