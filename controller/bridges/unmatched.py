@@ -29,7 +29,7 @@ def why_unmatched(select: Select, kinds: Collection[DeviceKind]) -> str:
 
 def _faults(select: Select, kinds: Collection[DeviceKind]) -> Iterator[str]:
     """What follows from one field is the plainest."""
-    typed = [kind for kind in kinds if select.type in {"", kind.type}]
+    typed = [kind for kind in kinds if matches(Select(type=select.type), kind)]
     if not typed:
         yield f"no device with spec.select.type {select.type} is published"
     products = {kind.product_name for kind in typed if kind.product_name}
