@@ -39,6 +39,8 @@ def _faults(select: Select, kinds: Collection[DeviceKind]) -> Iterator[str]:
     profiles = {kind.profile for kind in made if kind.profile}
     if select.profile and select.profile not in profiles:
         yield _none_of("profile", select.profile, profiles)
+    if select.profiles and not profiles & set(select.profiles):
+        yield _none_of("profiles", " or ".join(select.profiles), profiles)
     if any(matches(replace(select, memory_min=None, memory_max=None), kind) for kind in kinds):
         yield "no device that the other fields of spec.select match has the memory of spec.select.memory"
     yield "no device that is published has all of what spec.select wants"

@@ -21,6 +21,11 @@ KINDS = (
         (Select(type="gpu", product_name="H100"), f"productName H100 is not published, but {H100}, {A100}"),
         (Select(profile="1g.11gb"), "profile 1g.11gb is not published, but 1g.10gb, 1g.5gb, 7g.80gb"),
         (Select(profile="1g.10gb", product_name=A100), "profile 1g.10gb is not published, but 1g.5gb"),
+        (
+            Select(type="mig", profiles=("1g.11gb", "2g.2gb")),
+            "profiles 1g.11gb or 2g.2gb is not published, but 1g.10gb, 1g.5gb, 7g.80gb",
+        ),
+        (Select(type="any", product_name="H100"), f"productName H100 is not published, but {H100}, {A100}"),
         (Select(type="mig", memory_min=100 * GIB), "has the memory of spec.select.memory"),
         (Select(type="gpu", sharing=Sharing.MPS), "this driver publishes no device with spec.select.sharing mps"),
         (Select(type="gpu", sharing=Sharing.TIME_SLICING), "has all of what spec.select wants"),
@@ -40,6 +45,8 @@ def test_a_type_that_nobody_publishes():
 def test_what_matches_needs_no_word():
     assert why_unmatched(Select(type="gpu"), KINDS) == ""
     assert why_unmatched(Select(cel="false"), KINDS) == ""
+    assert why_unmatched(Select(type="mig", profiles=("1g.11gb", "1g.5gb")), KINDS) == ""
+    assert why_unmatched(Select(type="any", profiles=("1g.11gb",)), KINDS) == ""
 
 
 def test_where_nothing_is_published_no_field_is_at_fault():
