@@ -256,6 +256,11 @@ def _none_free(shape: PodShape, count: int, facts: Facts, supply: Supply) -> Exp
         steps.append("wait until pods that hold them end (`kubectl get resourceclaims -A`)")
     if supply.total.tainted:
         steps.append("see to the tainted ones (spec.devices[].taints in `kubectl get resourceslices -o yaml`)")
+    if supply.total.incomplete:
+        steps.append(
+            "see the log of the kubelet plugin on nodes that have fewer slices than spec.pool.resourceSliceCount in "
+            "`kubectl get resourceslices -o yaml`"
+        )
     return _because(facts, "NoDeviceFree", f"{'; '.join(parts)}; {', or '.join(steps)}")
 
 
@@ -272,7 +277,7 @@ def _census(supply: Supply) -> str:
     parts = {
         "allocated": total.allocated,
         "tainted": total.tainted,
-        "without room beside other partitions": total.blocked,
+        "without room beside other partitions" + (" or in incomplete pools" if total.incomplete else ""): total.blocked,
         "free": total.allocatable,
     }
     said = ", ".join(f"{number} {'is' if number == 1 else 'are'} {what}" for what, number in parts.items() if number)

@@ -14,7 +14,7 @@ class Supply:
         total: over all of these nodes.
         free: how much is allocatable by node, where there is any; "" for what is bound to no node.
         has: how much each node has, free or not, as it is served now: through DRA or by its device plugin.
-        sound: the same without what is tainted; nobody gets more by waiting until pods end.
+        sound: the same without what is tainted or in an incomplete pool; nobody gets more by waiting until pods end.
         unlimited: nodes with devices that any number of requests can have.
         count: of these nodes.
         most: that any node has, also through DRA where a device plugin serves the name.
@@ -78,7 +78,8 @@ def supply_of(places: Mapping[str, DeviceTally], plugin: Mapping[str, int]) -> S
         total=_sum(served.values()),
         free={node: tally.allocatable for node, tally in served.items() if tally.allocatable},
         has={node: tally.published for node, tally in served.items()} | dict(plugin),
-        sound={node: tally.published - tally.tainted for node, tally in served.items()} | dict(plugin),
+        sound={node: tally.published - tally.tainted - tally.incomplete for node, tally in served.items()}
+        | dict(plugin),
         unlimited=frozenset(node for node, tally in places.items() if tally.unlimited) - plugin.keys(),
         count=len(served),
         most=max([tally.published for tally in places.values()] + list(plugin.values()), default=0),
@@ -94,4 +95,5 @@ def _sum(tallies: Collection[DeviceTally]) -> DeviceTally:
         allocated=sum(each.allocated for each in tallies),
         tainted=sum(each.tainted for each in tallies),
         blocked=sum(each.blocked for each in tallies),
+        incomplete=sum(each.incomplete for each in tallies),
     )

@@ -241,7 +241,7 @@ def count_pool(slices: Iterable[SeenSlice], held: Collection[str], shares: Mappi
     for device in devices:
         # The counters of one that is held are paid already, which matters where it has shares left.
         is_open = is_complete and (device.name in held or _fits(device, left))
-        tally = _tally(device, _used(device, held, shares), is_open=is_open)
+        tally = _tally(device, _used(device, held, shares), is_open=is_open, is_complete=is_complete)
         numbers[device.kind] = _sum((numbers.get(device.kind, DeviceTally()), tally))
     return numbers
 
@@ -263,7 +263,7 @@ def _used(device: SeenDevice, held: Collection[str], shares: Mapping[str, int]) 
     return int(device.name in held)
 
 
-def _tally(device: SeenDevice, used: int, *, is_open: bool) -> DeviceTally:
+def _tally(device: SeenDevice, used: int, *, is_open: bool, is_complete: bool) -> DeviceTally:
     total = max(device.shares, 1)
     free = 1 if device.shares == UNLIMITED else total - used
     is_free = is_open and not device.is_tainted
@@ -275,6 +275,7 @@ def _tally(device: SeenDevice, used: int, *, is_open: bool) -> DeviceTally:
         blocked=free if not is_open and not device.is_tainted else 0,
         distinct=1,
         unlimited=int(device.shares == UNLIMITED),
+        incomplete=0 if is_complete or device.is_tainted else total,
     )
 
 
@@ -307,11 +308,12 @@ def _row(tally: DeviceTally) -> tuple[int, ...]:
         tally.blocked,
         tally.distinct,
         tally.unlimited,
+        tally.incomplete,
     )
 
 
 def _from_row(row: Iterable[int]) -> DeviceTally:
-    published, allocatable, allocated, tainted, blocked, distinct, unlimited = row
+    published, allocatable, allocated, tainted, blocked, distinct, unlimited, incomplete = row
     return DeviceTally(
         published=published,
         allocatable=allocatable,
@@ -320,11 +322,12 @@ def _from_row(row: Iterable[int]) -> DeviceTally:
         blocked=blocked,
         distinct=distinct,
         unlimited=unlimited,
+        incomplete=incomplete,
     )
 
 
 def _sum(tallies: Iterable[DeviceTally]) -> DeviceTally:
-    return _from_row(map(sum, zip((0,) * 7, *map(_row, tallies), strict=True)))
+    return _from_row(map(sum, zip((0,) * 8, *map(_row, tallies), strict=True)))
 
 
 def _difference(one: DeviceTally, other: DeviceTally) -> DeviceTally:

@@ -89,6 +89,14 @@ def test_other_partitions_leave_no_room(standing, bridged):
     assert re.search(r"1 is without room beside other partitions", bridged.told("second", "NoDeviceFree"))
 
 
+def test_a_pool_that_lacks_slices_gives_nothing_by_waiting(standing, bridged):
+    bridged.add_node(*bridged.gpus(1), total=2)
+    bridged.add_pod("waits")
+    note = bridged.told("waits", "NoDeviceFree")
+    assert "1 is without room beside other partitions or in incomplete pools; see the log of the kubelet plugin" in note
+    assert "wait until" not in note
+
+
 def test_more_than_any_node_has(standing, bridged):
     bridged.add_node(*bridged.gpus(2))
     bridged.add_pod("large", 3)

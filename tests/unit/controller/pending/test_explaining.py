@@ -125,6 +125,15 @@ def test_nobody_waits_for_what_is_tainted():
     assert "wait until" in why(facts(places={"a": tally(2, allocated=1, tainted=1)})).message
 
 
+def test_nobody_waits_for_pools_that_lack_slices():
+    found = why(facts(places={"a": tally(2, blocked=2, incomplete=2)}))
+    assert found.reason == "NoDeviceFree"
+    assert "2 are without room beside other partitions or in incomplete pools; see the log of the" in found.message
+    assert "wait" not in found.message
+    beside = why(facts(places={"a": tally(2, blocked=2, incomplete=2), "b": tally(1, allocated=1)}))
+    assert "wait until pods that hold them end (`kubectl get resourceclaims -A`), or see the log" in beside.message
+
+
 def test_a_device_that_nobody_counts_is_enough_for_all_containers():
     """One GPU of the driver of NVIDIA, shared without limit: each container may have it."""
     known = facts(places={"a": tally(1, allocatable=1, allocated=1, distinct=1, unlimited=1)})
