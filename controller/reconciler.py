@@ -48,6 +48,7 @@ from controller.bridges import (
     owners_of,
 )
 from controller.bridges.conditions import refused
+from controller.bridges.refusals import why_refused
 from controller.metrics import Metrics
 from controller.pending import LOOK_SECONDS, Looker
 from controller.saying import explained, happening, in_the_way, noticed
@@ -263,6 +264,7 @@ class Reconciler:
             users={name: census.users(name) for name in names},
             devices={each.name: census.devices(predicates[each.name]) for each in bridges if not each.spec.select.cel},
             nodes={each.name: census.nodes(resource_name, predicates[each.name]) for each in bridges},
+            kinds=census.kinds(),
             unsupported=self._unsupported,
             writer=self._wishes.identity,
             rivals=self._rivals_of(resource_name),
@@ -445,7 +447,8 @@ class Reconciler:
             self._rivals.pop(resource_name, None)
 
     def _refused(self, decision: Decision, error: KubeError) -> Mapping[str, BridgeStatus]:
-        return {name: refused(status, str(error)) for name, status in decision.statuses.items()}
+        bridges = {bridge.name: bridge for bridge in self._all_bridges()}
+        return {name: refused(status, why_refused(error, bridges[name])) for name, status in decision.statuses.items()}
 
     def _write_statuses(self, resource_name: str, statuses: Mapping[str, BridgeStatus]) -> None:
         for bridge, item in self._bridges.get(resource_name, ()):

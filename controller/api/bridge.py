@@ -139,6 +139,9 @@ class DeviceTally:
         tainted: with a taint that keeps pods away.
         blocked: neither allocated nor tainted, but other partitions use up their counters, or their pool is incomplete.
         distinct: devices, however many shares they have; not part of a bridge's status.
+        unlimited: devices that any number of requests can have at once; not part of a bridge's status.
+        incomplete: not tainted, but in a pool whose slices are not all there, of which nothing new is allocated; not
+            part of a bridge's status.
     """
 
     published: int = 0
@@ -147,6 +150,8 @@ class DeviceTally:
     tainted: int = 0
     blocked: int = 0
     distinct: int = field(default=0, compare=False)
+    unlimited: int = field(default=0, compare=False)
+    incomplete: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

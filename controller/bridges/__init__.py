@@ -16,6 +16,7 @@ from controller.bridges.orphans import OrphanDecision, let_go, orphans
 from controller.bridges.owning import owners_of
 from controller.bridges.selection import expressions, matches
 from controller.bridges.situation import Decision, Situation, Telling, Waiting
+from controller.bridges.unmatched import why_unmatched
 
 __all__ = [
     "Action",
@@ -42,4 +43,5 @@ __all__ = [
     "matches",
     "orphans",
     "owners_of",
+    "why_unmatched",
 ]

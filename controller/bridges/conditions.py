@@ -15,6 +15,7 @@ from controller.api import (
     NodeTally,
 )
 from controller.bridges.situation import Situation
+from controller.bridges.unmatched import why_unmatched
 
 _MOST_NAMED = 10
 """Of claims and classes in one message."""
@@ -71,7 +72,14 @@ def status_of(situation: Situation, bridge: Bridge, conflict: Condition | None, 
     return BridgeStatus(
         observed_generation=bridge.generation,
         conditions=(
-            _ready(bridge, nodes, devices, conflict, carries=carries),
+            _ready(
+                bridge,
+                nodes,
+                devices,
+                conflict,
+                carries=carries,
+                hint=why_unmatched(bridge.spec.select, situation.kinds),
+            ),
             conflict or _PEACE,
             _degraded(devices),
         ),
@@ -125,7 +133,10 @@ def leaving(bridge: Bridge, users: Collection[str]) -> BridgeStatus:
 def with_waiting(situation: Situation, bridge: Bridge, status: BridgeStatus) -> BridgeStatus:
     """Say of pods what is known by now; before that, what the bridge says already stands."""
     waiting = situation.waiting
-    if waiting is None:
+    teller = min(situation.bridges, key=lambda each: (each.deleting, each.created, each.name))
+    if bridge.name != teller.name:
+        condition, pending = _told_elsewhere(teller), 0
+    elif waiting is None:
         condition = bridge.status.condition(ConditionType.PODS_PENDING) or _NONE_WAITS
         pending = bridge.status.pending
     else:
@@ -133,12 +144,19 @@ def with_waiting(situation: Situation, bridge: Bridge, status: BridgeStatus) -> 
     return replace(status, conditions=(*status.conditions, condition), pending=pending)
 
 
+def _told_elsewhere(teller: Bridge) -> Condition:
+    """The pods of a name are counted once, where `controller.pending` explains them: at the bridge that has it."""
+    message = (
+        f"ExtendedResourceBridge {teller.name} has {teller.spec.resource_name}, and tells of pods that wait for it"
+    )
+    return Condition(type=ConditionType.PODS_PENDING, holds=False, reason="ToldElsewhere", message=message)
+
+
 def refused(status: BridgeStatus, why: str) -> BridgeStatus:
-    """Say how a bridge is for which the API server refused a write."""
-    message = f"{why}; correct the bridge, or the rights of the controller"
-    degraded = Condition(type=ConditionType.DEGRADED, holds=True, reason="Refused", message=message)
+    """Say how a bridge is for which the API server refused a write; why is from `why_refused`."""
+    degraded = Condition(type=ConditionType.DEGRADED, holds=True, reason="Refused", message=why)
     former = {each.type: each for each in status.conditions}
-    now = former | {ConditionType.READY: _not_ready("Refused", message), ConditionType.DEGRADED: degraded}
+    now = former | {ConditionType.READY: _not_ready("Refused", why), ConditionType.DEGRADED: degraded}
     return replace(status, conditions=tuple(now.values()))
 
 
@@ -151,7 +169,13 @@ def _only(bridge: Bridge, conditions: tuple[Condition, ...]) -> BridgeStatus:
 
 
 def _ready(
-    bridge: Bridge, nodes: NodeTally, devices: DeviceTally | None, conflict: Condition | None, *, carries: bool
+    bridge: Bridge,
+    nodes: NodeTally,
+    devices: DeviceTally | None,
+    conflict: Condition | None,
+    *,
+    carries: bool,
+    hint: str,
 ) -> Condition:
     spec = bridge.spec
     if conflict is not None:
@@ -163,7 +187,7 @@ def _ready(
     if nodes.dra:
         what = f"{_nodes(nodes.dra)} can serve {spec.resource_name} through DeviceClass {spec.device_class_name}"
         return Condition(type=ConditionType.READY, holds=True, reason="Serving", message=what)
-    reason, message = _why_no_node(spec.resource_name, nodes, devices)
+    reason, message = _why_no_node(spec.resource_name, nodes, devices, hint)
     return _not_ready(reason, message if carries else f"{message}; the class gets the name when a node can serve it")
 
 
@@ -177,7 +201,7 @@ def _untold(spec: BridgeSpec, nodes: NodeTally) -> Condition:
     return Condition(type=ConditionType.READY, holds=None, reason="SelectedByExpression", message=message)
 
 
-def _why_no_node(resource_name: str, nodes: NodeTally, devices: DeviceTally | None) -> tuple[str, str]:
+def _why_no_node(resource_name: str, nodes: NodeTally, devices: DeviceTally | None, hint: str) -> tuple[str, str]:
     if nodes.incomplete:
         return "PoolsIncomplete", _incomplete(nodes)
     if nodes.tainted:
@@ -189,7 +213,7 @@ def _why_no_node(resource_name: str, nodes: NodeTally, devices: DeviceTally | No
         )
         return "OnDevicePlugin", message
     message = (
-        "no node publishes a device that this bridge selects; compare spec.select with "
+        f"no node publishes a device that this bridge selects{f': {hint}' if hint else ''}; compare spec.select with "
         "`kubectl get resourceslices -o yaml`, and see whether the kubelet plugin runs on the nodes"
     )
     return "NoDevices", message

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from controller.api import Bridge, BridgeStatus, Condition, DeviceTally, NodeTally
 from controller.bridges.actions import Action
-from controller.watching.model import SeenClass
+from controller.watching.model import DeviceKind, SeenClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,7 @@ class Situation:
         users: of classes: claims that name them, as `namespace/name`.
         devices: numbers of devices by bridge; those with a CEL expression of their own are missing.
         nodes: numbers of nodes by bridge.
+        kinds: every kind of device that is published.
         unsupported: why the API server cannot do it, for people; "" if it can.
         writer: this process.
         rivals: classes that have carried the name at any moment since the last decision was carried out.
@@ -46,6 +47,7 @@ class Situation:
     users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     devices: Mapping[str, DeviceTally] = field(default_factory=dict)
     nodes: Mapping[str, NodeTally] = field(default_factory=dict)
+    kinds: tuple[DeviceKind, ...] = ()
     unsupported: str = ""
     writer: str = ""
     rivals: frozenset[str] = frozenset()

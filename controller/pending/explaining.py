@@ -5,21 +5,22 @@ cannot be had by any rule, while one that is may still not be had. Where nothing
 scheduler's own words.
 """
 
-import difflib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from controller.api import Bridge, ConditionType
+from controller.bridges import why_unmatched
+from controller.pending.names import alike
 from controller.pending.nodes import why_excluded
 from controller.pending.supply import Supply
-from controller.watching.model import PodShape, SeenNode
+from controller.watching.model import DeviceKind, PodShape, SeenNode
 from controller.watching.waiting import QUOTA_MARK
 
 CLAIM_LIMIT: Final = 32
 """Devices in one claim. Source: the API's limit of results in an allocation."""
 
-_SIMILAR: Final = 3
+_MOST_NAMED: Final = 3
 _NOT_READY: Final = {
     "Disabled": "BridgeDisabled",
     "InUse": "BridgeLeaving",
@@ -41,7 +42,8 @@ class Facts:
         supply: what the bridge selects; None if that is not known.
         plugin: how many the device plugin has, by node.
         nodes: by name.
-        known: resource names of all bridges.
+        kinds: every kind of device that is published.
+        known: resource names that pods can ask for instead: of bridges whose devices are published.
     """
 
     resource_name: str
@@ -50,6 +52,7 @@ class Facts:
     supply: Supply | None = None
     plugin: Mapping[str, int] = field(default_factory=dict)
     nodes: Mapping[str, SeenNode] = field(default_factory=dict)
+    kinds: Collection[DeviceKind] = ()
     known: Collection[str] = ()
 
 
@@ -87,7 +90,7 @@ def _causes(shape: PodShape, count: int, total: int, facts: Facts) -> Iterator[E
     if shape.said.startswith(QUOTA_MARK):
         yield _quota(shape, facts)
     if facts.bridge is None:
-        yield from _unbridged(shape, facts)
+        yield from _unbridged(shape, count, facts)
     else:
         yield from _bridge_trouble(facts.bridge, facts)
         if total > CLAIM_LIMIT and not facts.plugin:
@@ -113,17 +116,12 @@ def _quota(shape: PodShape, facts: Facts) -> Explanation:
 # --- no bridge ------------------------------------------------------------------------------------
 
 
-def _unbridged(shape: PodShape, facts: Facts) -> Iterator[Explanation]:
+def _unbridged(shape: PodShape, count: int, facts: Facts) -> Iterator[Explanation]:
     name = facts.resource_name
     if facts.carriers:
         return
     if facts.plugin:
-        yield _because(
-            facts,
-            "OnDevicePlugin",
-            f"{name} comes from the device plugin only, {_on_plugin(shape, facts)}; wait until pods there end, or make "
-            "an ExtendedResourceBridge for the name, by which nodes with DRA serve it",
-        )
+        yield from _on_plugin_only(shape, count, facts)
     else:
         yield _because(
             facts,
@@ -133,8 +131,26 @@ def _unbridged(shape: PodShape, facts: Facts) -> Iterator[Explanation]:
         )
 
 
+def _on_plugin_only(shape: PodShape, count: int, facts: Facts) -> Iterator[Explanation]:
+    name, most = facts.resource_name, max(facts.plugin.values())
+    bridge = "make an ExtendedResourceBridge for the name, by which nodes with DRA serve it"
+    if count > most:
+        yield _because(
+            facts,
+            "TooManyDevices",
+            f"the pod asks for {count} of {name}, which comes from the device plugin only, and that has {most} at most "
+            f"on one node; ask for less, spread them over several pods, or {bridge}",
+        )
+    yield from _excluded_for_good(shape, count, facts, [node for node, has in facts.plugin.items() if has >= count])
+    yield _because(
+        facts,
+        "OnDevicePlugin",
+        f"{name} comes from the device plugin only, {_on_plugin(shape, facts)}; wait until pods there end, or {bridge}",
+    )
+
+
 def _similar(facts: Facts) -> str:
-    close = difflib.get_close_matches(facts.resource_name, sorted(facts.known), n=_SIMILAR)
+    close = alike(facts.resource_name, facts.known)
     return f", or ask for one that has a bridge: {', '.join(close)}" if close else ""
 
 
@@ -169,13 +185,8 @@ def _too_many_for_a_claim(total: int, facts: Facts) -> Explanation:
 
 def _numbers(shape: PodShape, count: int, facts: Facts, supply: Supply) -> Iterator[Explanation]:
     if supply.most == 0:
-        yield _because(
-            facts,
-            "NoDevices",
-            f"no node publishes a device that ExtendedResourceBridge {facts.bridge.name if facts.bridge else ''} "
-            "selects; see its status, and whether the kubelet plugin runs on the nodes",
-        )
-    elif count > supply.most and supply.is_bound:
+        yield _no_devices(facts)
+    elif count > supply.most and supply.is_bound and not supply.unlimited:
         yield _because(
             facts,
             "TooManyDevices",
@@ -189,10 +200,44 @@ def _numbers(shape: PodShape, count: int, facts: Facts, supply: Supply) -> Itera
             f"a container asks for {at_once} of {facts.resource_name}, which have to be different devices, and no "
             f"node has more than {supply.most_distinct}, though each can be shared; ask for less",
         )
-    elif count > supply.most_free:
+    else:
+        yield from _places(shape, count, facts, supply)
+
+
+def _places(shape: PodShape, count: int, facts: Facts, supply: Supply) -> Iterator[Explanation]:
+    """What keeps the pod from nodes that have enough: from all of them first, since there waiting does not help."""
+    at_once = _at_once(shape, facts)
+    enough, free = supply.could_serve(count, at_once), supply.places_with(count, at_once)
+    if supply.is_bound and not enough:
+        yield _to_be_moved(count, facts, supply)
+    if supply.is_bound:
+        yield from _excluded_for_good(shape, count, facts, enough)
+    if not free:
         yield _none_free(shape, count, facts, supply)
-    elif not facts.plugin and "" not in supply.free and facts.nodes:
-        yield from _excluded(shape, count, facts, supply.places_with(count))
+    elif supply.is_bound and not facts.plugin:
+        yield from _excluded_now(shape, count, facts, free)
+
+
+def _to_be_moved(count: int, facts: Facts, supply: Supply) -> Explanation:
+    """Only nodes on which the device plugin keeps DRA away publish so many."""
+    return _because(
+        facts,
+        "OnDevicePlugin",
+        f"the pod asks for {count} of {facts.resource_name}, and no node has more than {supply.most_served} as it is "
+        f"served now, though one that the device plugin serves publishes {supply.most}; ask for less, or move that "
+        "node to DRA",
+    )
+
+
+def _no_devices(facts: Facts) -> Explanation:
+    bridge = facts.bridge
+    hint = why_unmatched(bridge.spec.select, facts.kinds) if bridge else ""
+    return _because(
+        facts,
+        "NoDevices",
+        f"no node publishes a device that ExtendedResourceBridge {bridge.name if bridge else ''} selects"
+        f"{f': {hint}' if hint else ''}; see its status, and whether the kubelet plugin runs on the nodes",
+    )
 
 
 def _at_once(shape: PodShape, facts: Facts) -> int:
@@ -206,10 +251,17 @@ def _none_free(shape: PodShape, count: int, facts: Facts, supply: Supply) -> Exp
         return _because(facts, "OnDevicePlugin", f"{plugin}; wait until pods there end, or move a node to DRA")
     wanted = f"the pod asks for {count} of {facts.resource_name}, and no node has so many free"
     parts = [f"{wanted}: {_census(supply)}", *([plugin] if plugin else [])]
-    step = "wait until pods that hold them end (`kubectl get resourceclaims -A`)"
+    steps = []
+    if supply.is_waited_for(count, _at_once(shape, facts)):
+        steps.append("wait until pods that hold them end (`kubectl get resourceclaims -A`)")
     if supply.total.tainted:
-        step += ", or see to the tainted ones (spec.devices[].taints in `kubectl get resourceslices -o yaml`)"
-    return _because(facts, "NoDeviceFree", f"{'; '.join(parts)}; {step}")
+        steps.append("see to the tainted ones (spec.devices[].taints in `kubectl get resourceslices -o yaml`)")
+    if supply.total.incomplete:
+        steps.append(
+            "see the log of the kubelet plugin on nodes that have fewer slices than spec.pool.resourceSliceCount in "
+            "`kubectl get resourceslices -o yaml`"
+        )
+    return _because(facts, "NoDeviceFree", f"{'; '.join(parts)}; {', or '.join(steps)}")
 
 
 def _on_plugin(shape: PodShape, facts: Facts) -> str:
@@ -225,7 +277,7 @@ def _census(supply: Supply) -> str:
     parts = {
         "allocated": total.allocated,
         "tainted": total.tainted,
-        "without room beside other partitions": total.blocked,
+        "without room beside other partitions" + (" or in incomplete pools" if total.incomplete else ""): total.blocked,
         "free": total.allocatable,
     }
     said = ", ".join(f"{number} {'is' if number == 1 else 'are'} {what}" for what, number in parts.items() if number)
@@ -233,16 +285,32 @@ def _census(supply: Supply) -> str:
     return f"of {total.published} on {number_of_nodes(supply.count)} {said}{free}"
 
 
-def _excluded(shape: PodShape, count: int, facts: Facts, enough: Collection[str]) -> Iterator[Explanation]:
-    found = [node for name in enough if (node := facts.nodes.get(name)) is not None]
-    why = why_excluded(shape, found) if len(found) == len(enough) else ""
-    if why:
-        have = "has" if len(enough) == 1 else "have"
+def _excluded_for_good(shape: PodShape, count: int, facts: Facts, enough: Collection[str]) -> Iterator[Explanation]:
+    """None of the nodes that have so many is for the pod, whoever holds them now."""
+    if why := _why_excluded(shape, facts, enough):
+        what = f"{_that_have(enough)} {count} of {facts.resource_name} or more, free or not"
+        yield _because(facts, "NodesExcluded", f"only {what}, but {why}")
+
+
+def _excluded_now(shape: PodShape, count: int, facts: Facts, free: Collection[str]) -> Iterator[Explanation]:
+    if why := _why_excluded(shape, facts, free):
+        what = f"{_that_have(free)} {count} of {facts.resource_name} free"
         yield _because(
-            facts,
-            "NodesExcluded",
-            f"{number_of_nodes(len(enough))} {have} {count} of {facts.resource_name} free, but {why}",
+            facts, "NodesExcluded", f"{what}, but {why}; or wait until pods end on other nodes that have such devices"
         )
+
+
+def _why_excluded(shape: PodShape, facts: Facts, names: Collection[str]) -> str:
+    """Give nothing also where a node is not known, which may be the right one."""
+    found = [node for name in names if (node := facts.nodes.get(name)) is not None]
+    return why_excluded(shape, found) if found and len(found) == len(names) else ""
+
+
+def _that_have(names: Collection[str]) -> str:
+    """Say which nodes, a few by name."""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    have = "has" if len(names) == 1 else "have"
+    return f"{number_of_nodes(len(names))} ({', '.join(sorted(names)[:_MOST_NAMED])}{more}) {have}"
 
 
 # --- what is not known ----------------------------------------------------------------------------
@@ -251,7 +319,7 @@ def _excluded(shape: PodShape, count: int, facts: Facts, enough: Collection[str]
 def _unknown(shape: PodShape, count: int, facts: Facts) -> Explanation:
     known = f"the pod asks for {count} of {facts.resource_name}"
     if facts.supply is not None:
-        enough = len(facts.supply.places_with(count))
+        enough = len(facts.supply.places_with(count, _at_once(shape, facts)))
         known += f", which {number_of_nodes(enough)} {'seems' if enough == 1 else 'seem'} to have free"
     return _because(facts, "NotScheduled", f"{known}{_scheduler(shape)}", is_certain=False)
 

@@ -96,6 +96,12 @@ class _Explainer:
         self._carriers: dict[str, list[str]] = defaultdict(list)
         for each in watcher.classes().values():
             self._carriers[each.extended_name].append(each.name)
+        self._kinds = watcher.census.kinds()
+        self._served = [
+            name
+            for name, bridge in bridges.items()
+            if any(matches(bridge.spec.select, kind) for kind in self._kinds) and not bridge.deleting
+        ]
         self._facts: dict[str, Facts] = {}
         self._by_wants: dict[Wants, Sequence[Explanation]] = {}
         self._compared = 0
@@ -130,7 +136,8 @@ class _Explainer:
             supply=self._supply(bridge, plugin),
             plugin=plugin,
             nodes=self._census.known_nodes,
-            known=self._bridges.keys(),
+            kinds=self._kinds,
+            known=self._served,
         )
 
     def _supply(self, bridge: Bridge | None, plugin: Mapping[str, int]) -> Supply | None:

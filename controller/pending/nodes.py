@@ -16,19 +16,20 @@ def why_excluded(shape: PodShape, nodes: Sequence[SeenNode]) -> str:
         shape: of the pod.
         nodes: at least one.
     """
+    # Mostly one of the first is fit, and then the others need no look.
+    if any(is_selected(shape, node) and not untolerated(shape, node) for node in nodes):
+        return ""
     selected = [node for node in nodes if is_selected(shape, node)]
     if not selected:
         wanted = ",".join(f"{key}={value}" for key, value in shape.selector)
         return f"the pod's node selector {wanted} matches none of them; correct it, or label a node"
-    if all(untolerated(shape, node) for node in selected):
-        found = sorted({_text(taint) for node in selected for taint in untolerated(shape, node)})
-        which = "they have" if len(selected) == len(nodes) else "those that the pod's node selector matches have"
-        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-        return (
-            f"{which} taints that the pod does not tolerate: {', '.join(found[:_MOST_NAMED])}{more}; "
-            "add a toleration, or remove the taint"
-        )
-    return ""
+    found = sorted({_text(taint) for node in selected for taint in untolerated(shape, node)})
+    which = "they have" if len(selected) == len(nodes) else "those that the pod's node selector matches have"
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return (
+        f"{which} taints that the pod does not tolerate: {', '.join(found[:_MOST_NAMED])}{more}; "
+        "add a toleration, or remove the taint"
+    )
 
 
 def is_selected(shape: PodShape, node: SeenNode) -> bool:

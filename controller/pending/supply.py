@@ -13,14 +13,20 @@ class Supply:
     Attributes:
         total: over all of these nodes.
         free: how much is allocatable by node, where there is any; "" for what is bound to no node.
+        has: how much each node has, free or not, as it is served now: through DRA or by its device plugin.
+        sound: the same without what is tainted or in an incomplete pool; nobody gets more by waiting until pods end.
+        unlimited: nodes with devices that any number of requests can have.
         count: of these nodes.
-        most: that any node has, those of the device plugin included.
+        most: that any node has, also through DRA where a device plugin serves the name.
         most_distinct: devices that any node has through DRA, however many shares they have.
         is_bound: all of it lies on nodes, so that no pod can have more than `most`.
     """
 
     total: DeviceTally
     free: Mapping[str, int]
+    has: Mapping[str, int]
+    sound: Mapping[str, int]
+    unlimited: Collection[str]
     count: int
     most: int
     most_distinct: int
@@ -31,9 +37,33 @@ class Supply:
         """What is allocatable where most is."""
         return max(self.free.values(), default=0)
 
-    def places_with(self, count: int) -> Collection[str]:
-        """Nodes where so much is allocatable."""
-        return [node for node, free in self.free.items() if free >= count]
+    @property
+    def most_served(self) -> int:
+        """What the node has that has most, as it is served now."""
+        return max(self.has.values(), default=0)
+
+    def places_with(self, count: int, at_once: int) -> Collection[str]:
+        """Nodes where so much is allocatable.
+
+        Args:
+            count: that a pod wants.
+            at_once: that one of its containers wants, all of them different devices.
+        """
+        return self._enough(self.free, count, at_once)
+
+    def could_serve(self, count: int, at_once: int) -> Collection[str]:
+        """Nodes that have so much, free or not, as it is served now."""
+        return self._enough(self.has, count, at_once)
+
+    def is_waited_for(self, count: int, at_once: int) -> bool:
+        """Whether so much may become free when pods end, though nothing else changes."""
+        return not self.is_bound or bool(self._enough(self.sound, count, at_once))
+
+    def _enough(self, numbers: Mapping[str, int], count: int, at_once: int) -> Collection[str]:
+        """Of a device without limit a pod may have the same for several containers."""
+        return [
+            node for node, number in numbers.items() if number >= (max(at_once, 1) if node in self.unlimited else count)
+        ]
 
 
 def supply_of(places: Mapping[str, DeviceTally], plugin: Mapping[str, int]) -> Supply:
@@ -47,6 +77,10 @@ def supply_of(places: Mapping[str, DeviceTally], plugin: Mapping[str, int]) -> S
     return Supply(
         total=_sum(served.values()),
         free={node: tally.allocatable for node, tally in served.items() if tally.allocatable},
+        has={node: tally.published for node, tally in served.items()} | dict(plugin),
+        sound={node: tally.published - tally.tainted - tally.incomplete for node, tally in served.items()}
+        | dict(plugin),
+        unlimited=frozenset(node for node, tally in places.items() if tally.unlimited) - plugin.keys(),
         count=len(served),
         most=max([tally.published for tally in places.values()] + list(plugin.values()), default=0),
         most_distinct=max((tally.distinct for tally in places.values()), default=0),
@@ -61,4 +95,5 @@ def _sum(tallies: Collection[DeviceTally]) -> DeviceTally:
         allocated=sum(each.allocated for each in tallies),
         tainted=sum(each.tainted for each in tallies),
         blocked=sum(each.blocked for each in tallies),
+        incomplete=sum(each.incomplete for each in tallies),
     )

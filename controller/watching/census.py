@@ -241,7 +241,7 @@ def count_pool(slices: Iterable[SeenSlice], held: Collection[str], shares: Mappi
     for device in devices:
         # The counters of one that is held are paid already, which matters where it has shares left.
         is_open = is_complete and (device.name in held or _fits(device, left))
-        tally = _tally(device, _used(device, held, shares), is_open=is_open)
+        tally = _tally(device, _used(device, held, shares), is_open=is_open, is_complete=is_complete)
         numbers[device.kind] = _sum((numbers.get(device.kind, DeviceTally()), tally))
     return numbers
 
@@ -263,7 +263,7 @@ def _used(device: SeenDevice, held: Collection[str], shares: Mapping[str, int]) 
     return int(device.name in held)
 
 
-def _tally(device: SeenDevice, used: int, *, is_open: bool) -> DeviceTally:
+def _tally(device: SeenDevice, used: int, *, is_open: bool, is_complete: bool) -> DeviceTally:
     total = max(device.shares, 1)
     free = 1 if device.shares == UNLIMITED else total - used
     is_free = is_open and not device.is_tainted
@@ -274,6 +274,8 @@ def _tally(device: SeenDevice, used: int, *, is_open: bool) -> DeviceTally:
         tainted=total if device.is_tainted else 0,
         blocked=free if not is_open and not device.is_tainted else 0,
         distinct=1,
+        unlimited=int(device.shares == UNLIMITED),
+        incomplete=0 if is_complete or device.is_tainted else total,
     )
 
 
@@ -298,11 +300,20 @@ def _fits(device: SeenDevice, left: Mapping[tuple[str, str], int]) -> bool:
 
 
 def _row(tally: DeviceTally) -> tuple[int, ...]:
-    return tally.published, tally.allocatable, tally.allocated, tally.tainted, tally.blocked, tally.distinct
+    return (
+        tally.published,
+        tally.allocatable,
+        tally.allocated,
+        tally.tainted,
+        tally.blocked,
+        tally.distinct,
+        tally.unlimited,
+        tally.incomplete,
+    )
 
 
 def _from_row(row: Iterable[int]) -> DeviceTally:
-    published, allocatable, allocated, tainted, blocked, distinct = row
+    published, allocatable, allocated, tainted, blocked, distinct, unlimited, incomplete = row
     return DeviceTally(
         published=published,
         allocatable=allocatable,
@@ -310,11 +321,13 @@ def _from_row(row: Iterable[int]) -> DeviceTally:
         tainted=tainted,
         blocked=blocked,
         distinct=distinct,
+        unlimited=unlimited,
+        incomplete=incomplete,
     )
 
 
 def _sum(tallies: Iterable[DeviceTally]) -> DeviceTally:
-    return _from_row(map(sum, zip((0,) * 6, *map(_row, tallies), strict=True)))
+    return _from_row(map(sum, zip((0,) * 8, *map(_row, tallies), strict=True)))
 
 
 def _difference(one: DeviceTally, other: DeviceTally) -> DeviceTally:

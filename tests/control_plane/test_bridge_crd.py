@@ -121,6 +121,13 @@ def test_bad_bridges_are_refused_in_words(spec, reason, make):
     assert reason.lower() in str(caught.value).lower()
 
 
+def test_a_name_without_domain_is_refused_with_what_helps_only(make):
+    with pytest.raises(InvalidError) as caught:
+        make(resourceName="gpu")
+    assert "should match" in caught.value.message
+    assert "evaluating rule" not in caught.value.message
+
+
 def test_what_is_left_out_gets_its_default(make):
     stored = make()
     assert (stored["spec"]["mode"], stored["spec"]["adopt"]) == ("Enabled", False)

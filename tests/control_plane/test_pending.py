@@ -89,6 +89,14 @@ def test_other_partitions_leave_no_room(standing, bridged):
     assert re.search(r"1 is without room beside other partitions", bridged.told("second", "NoDeviceFree"))
 
 
+def test_a_pool_that_lacks_slices_gives_nothing_by_waiting(standing, bridged):
+    bridged.add_node(*bridged.gpus(1), total=2)
+    bridged.add_pod("waits")
+    note = bridged.told("waits", "NoDeviceFree")
+    assert "1 is without room beside other partitions or in incomplete pools; see the log of the kubelet plugin" in note
+    assert "wait until" not in note
+
+
 def test_more_than_any_node_has(standing, bridged):
     bridged.add_node(*bridged.gpus(2))
     bridged.add_pod("large", 3)
@@ -136,15 +144,22 @@ def test_a_plugin_without_a_bridge(yard, standing):
     yard.wait_placed("first")
     yard.add_pod("second")
     assert f"{yard.resource} comes from the device plugin only, on 1 node" in yard.told("second", "OnDevicePlugin")
+    yard.add_pod("large", 5)
+    note = yard.told("large", "TooManyDevices")
+    assert f"the pod asks for 5 of {yard.resource}, which comes from the device plugin only" in note
+    assert "has 1 at most on one node; ask for less" in note
 
 
 def test_no_class_carries_the_name(standing, bridged):
+    bridged.add_node(*bridged.gpus(1))
+    standing.add(bridge(f"{bridged.name}-empty", f"{bridged.resource}x", select={"type": "mig", "profile": "9g.99gb"}))
     bridged.add_pod("lost", resource=f"{bridged.resource}s")
     note = bridged.told("lost", "ClassMissing")
     assert note.startswith(
         f"no DeviceClass carries {bridged.resource}s, and no device plugin serves it; make an ExtendedResourceBridge "
         f"with spec.resourceName {bridged.resource}s, or ask for one that has a bridge: {bridged.resource}"
     )
+    assert f"{bridged.resource}x" not in note
 
 
 def test_bridges_that_do_not_serve(standing, yard, admin):
@@ -168,17 +183,82 @@ def test_a_bridge_whose_devices_nobody_publishes(standing, bridged):
     )
 
 
+def test_a_product_and_a_profile_that_nobody_publishes(standing, yard):
+    """What is published instead is told; other tests may publish other products."""
+    yard.add_node(*yard.gpus(1))
+    wrong = {
+        "product": ({"type": "gpu", "productName": f"{yard.name}x"}, f"productName {yard.name}x is not published, but"),
+        "profile": ({"type": "mig", "profile": "1g.11gb"}, r"type mig is published|profile 1g\.11gb is not published"),
+        "sharing": ({"type": "gpu", "sharing": "mps"}, "this driver publishes no device with spec.select.sharing mps"),
+    }
+    for name, (select, _) in wrong.items():
+        standing.add(bridge(f"{yard.name}-{name}", f"{yard.resource}-{name}", select=select))
+        yard.add_pod(name, resource=f"{yard.resource}-{name}")
+    for name, (_, said) in wrong.items():
+        assert re.search(said, yard.told(name, "NoDevices"))
+        assert re.search(said, standing.wait_reason(f"{yard.name}-{name}", "NoDevices"))
+    assert f"but {yard.name}" in yard.told("product", "NoDevices")
+
+
+def test_a_slip_in_an_expression_is_told_in_the_words_of_the_bridge(standing, yard):
+    standing.add(bridge(yard.name, yard.resource, select={"type": "gpu", "cel": "device.driver =="}))
+    message = standing.wait_reason(yard.name, "Refused")
+    assert message.startswith("the API server refuses spec.select.cel: compilation failed: ERROR: ")
+    assert "Syntax error" in message
+    assert message.endswith("; correct the expression")
+    assert not re.search(r"PATCH|/apis/|422|selectors\[", message)
+    assert standing.conditions(yard.name)["Degraded"][2] == message
+    yard.add_pod("waits")
+    assert yard.told("waits", "BridgeRefused") == f"ExtendedResourceBridge {yard.name}: {message}"
+
+
+def test_pods_count_once_where_two_bridges_want_a_name(standing, bridged):
+    standing.add(bridge(f"{bridged.name}-2", bridged.resource, select=bridged.select))
+    standing.wait_reason(f"{bridged.name}-2", "NameOfAnotherBridge")
+    bridged.add_node(*bridged.gpus(1))
+    bridged.add_pod("large", 2)
+    wait_pending(standing, bridged.name, 1, "TooManyDevices")
+    message = wait_pending(standing, f"{bridged.name}-2", 0, "ToldElsewhere")
+    assert message.startswith(f"ExtendedResourceBridge {bridged.name} has {bridged.resource}")
+
+
 def test_nodes_are_excluded(standing, bridged):
-    bridged.add_node(*bridged.gpus(2), labels={"zone": "a"})
+    node = bridged.add_node(*bridged.gpus(2), labels={"zone": "a"})
     bridged.add_pod("elsewhere", nodeSelector={"zone": "b"})
     bridged.add_pod("intolerant", tolerations=[])
     assert bridged.told("elsewhere", "NodesExcluded") == (
-        f"1 node has 1 of {bridged.resource} free, but the pod's node selector zone=b matches none of them; correct "
-        "it, or label a node"
+        f"only 1 node ({node}) has 1 of {bridged.resource} or more, free or not, but the pod's node selector zone=b "
+        "matches none of them; correct it, or label a node"
     )
     note = bridged.told("intolerant", "NodesExcluded")
     assert "they have taints that the pod does not tolerate" in note
     assert "node.kubernetes.io/unschedulable:NoSchedule" in note
+
+
+def test_nodes_are_excluded_that_are_full_too(standing, bridged):
+    first = bridged.add_node(*bridged.gpus(1), labels={"zone": "a"})
+    bridged.add_pod("holder")
+    bridged.wait_placed("holder")
+    bridged.add_pod("elsewhere", nodeSelector={"zone": "b"})
+    assert f"only 1 node ({first}) has 1 of" in bridged.told("elsewhere", "NodesExcluded")
+    # There is another for it, but that is on the device plugin, and full.
+    bridged.add_node(plugin=1, labels={"zone": "c"})
+    bridged.add_pod("other", nodeSelector={"zone": "c"})
+    bridged.wait_placed("other")
+    bridged.add_pod("waits", nodeSelector={"zone": "c"})
+    assert "wait until pods" in bridged.told("waits", "NoDeviceFree")
+
+
+def test_two_containers_share_a_gpu_that_nobody_counts(standing, bridged):
+    """As NVIDIA's driver publishes one: `allowMultipleAllocations` without a capacity of shares."""
+    (gpu,) = bridged.gpus(1)
+    bridged.add_node(gpu | {"allowMultipleAllocations": True})
+    one = {"image": "none", "resources": {"limits": {bridged.resource: "1"}}}
+    bridged.add_pod("pair", containers=[one | {"name": "a"}, one | {"name": "b"}])
+    bridged.wait_placed("pair")
+    bridged.add_pod("waits", containers=[one | {"name": "a"}, one | {"name": "b"}], nodeSelector={"zone": "none"})
+    assert "only 1 node" in bridged.told("waits", "NodesExcluded")
+    assert bridged.events("pair") == {}
 
 
 def test_the_claim_would_exceed_a_quota(standing, bridged):

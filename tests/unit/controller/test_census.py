@@ -90,6 +90,25 @@ def test_a_shared_device_that_does_not_say_how_many_can_have_it_is_never_used_up
     assert count_pool(pool, {"gpu-0"}, {"gpu-0": 7}) == {GPU: DeviceTally(published=1, allocatable=1, allocated=1)}
 
 
+def test_what_lies_in_incomplete_pools_is_known():
+    tainted = SeenDevice(name="a", kind=GPU, is_tainted=True)
+    census = Census()
+    census.put_slice("n", SeenSlice(pool="n", node="n", total=2, devices=(tainted, SHARED)))
+    assert [(each.incomplete, each.blocked, each.tainted) for each in census.places(gpu).values()] == [(4, 4, 1)]
+    census.put_slice("o", SeenSlice(pool="n", node="n", total=2))
+    assert [(each.incomplete, each.blocked, each.tainted) for each in census.places(gpu).values()] == [(0, 0, 1)]
+
+
+def test_where_devices_are_that_nobody_counts_is_known():
+    census = Census()
+    census.put_slice(
+        "n", SeenSlice(pool="n", node="n", devices=(SeenDevice(name="a", kind=GPU, shares=UNLIMITED), SHARED))
+    )
+    assert [(each.unlimited, each.distinct, each.published) for each in census.places(gpu).values()] == [(1, 2, 5)]
+    census.put_slice("n", SeenSlice(pool="n", node="n", devices=(SHARED,)))
+    assert census.places(gpu)["n"].unlimited == 0
+
+
 def test_the_counters_of_a_shared_device_are_paid_once():
     shared = SeenDevice(name="gpu-1", kind=GPU, shares=4, consumes=slots(0, 1))
     pool = [SeenSlice(pool="n", devices=(shared,), counters=slots(0, 1))]

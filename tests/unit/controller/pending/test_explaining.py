@@ -106,6 +106,47 @@ def test_dra_is_full_and_the_device_plugin_too():
     assert "; the device plugin still serves nvidia.com/gpu, on 1 node with 8 in all" in found.message
 
 
+def test_only_a_node_on_the_device_plugin_has_so_many_for_dra():
+    known = facts(places={"a": tally(1, allocated=1), "p": tally(8, allocatable=8)}, plugin={"p": 2})
+    found = why(known, 5)
+    assert found.reason == "OnDevicePlugin"
+    assert found.message == (
+        "the pod asks for 5 of nvidia.com/gpu, and no node has more than 2 as it is served now, though one that the "
+        "device plugin serves publishes 8; ask for less, or move that node to DRA"
+    )
+    assert "wait until" in why(known, 2).message
+
+
+def test_nobody_waits_for_what_is_tainted():
+    found = why(facts(places={"a": tally(2, allocated=1, tainted=1)}), 2)
+    assert found.reason == "NoDeviceFree"
+    assert "wait" not in found.message
+    assert "see to the tainted ones" in found.message
+    assert "wait until" in why(facts(places={"a": tally(2, allocated=1, tainted=1)})).message
+
+
+def test_nobody_waits_for_pools_that_lack_slices():
+    found = why(facts(places={"a": tally(2, blocked=2, incomplete=2)}))
+    assert found.reason == "NoDeviceFree"
+    assert "2 are without room beside other partitions or in incomplete pools; see the log of the" in found.message
+    assert "wait" not in found.message
+    beside = why(facts(places={"a": tally(2, blocked=2, incomplete=2), "b": tally(1, allocated=1)}))
+    assert "wait until pods that hold them end (`kubectl get resourceclaims -A`), or see the log" in beside.message
+
+
+def test_a_device_that_nobody_counts_is_enough_for_all_containers():
+    """One GPU of the driver of NVIDIA, shared without limit: each container may have it."""
+    known = facts(places={"a": tally(1, allocatable=1, allocated=1, distinct=1, unlimited=1)})
+    found = why(known, 2, largest=((NAME, 1),))
+    assert (found.reason, found.is_certain) == ("NotScheduled", False)
+    assert "which 1 node seems to have free" in found.message
+    assert why(known, 2, largest=((NAME, 2),)).reason == "TooManyDevices"
+    tainted = facts(places={"a": tally(1, tainted=1, distinct=1, unlimited=1)})
+    assert why(tainted, 2, largest=((NAME, 1),)).reason == "NoDeviceFree"
+    beside = facts(places={"a": tally(1, tainted=1, distinct=1, unlimited=1), "b": tally(1, allocatable=1, distinct=1)})
+    assert why(beside, 2, largest=((NAME, 1),)).reason == "NoDeviceFree"
+
+
 def test_nobody_publishes_anything():
     assert why(facts()).reason == "NoDevices"
 
@@ -135,6 +176,14 @@ def test_the_device_plugin_without_a_bridge():
     found = why(facts(bridge=None, carriers=(), plugin={"p": 1}))
     assert found.reason == "OnDevicePlugin"
     assert "make an ExtendedResourceBridge" in found.message
+
+
+def test_the_device_plugin_without_a_bridge_has_too_few():
+    found = why(facts(bridge=None, carriers=(), plugin={"p": 2, "q": 1}), 5)
+    assert (found.reason, found.is_certain) == ("TooManyDevices", True)
+    assert "comes from the device plugin only, and that has 2 at most on one node; ask for less" in found.message
+    assert "wait" not in found.message
+    assert why(facts(bridge=None, carriers=(), plugin={"p": 2, "q": 1}), 2).reason == "OnDevicePlugin"
 
 
 def test_a_class_without_a_bridge_is_not_explained():
@@ -191,7 +240,50 @@ def test_the_node_selector_matches_none_that_has_enough():
     nodes = {"a": node("a", zone="1"), "b": node("b", zone="2")}
     found = why(facts(places=FREE, nodes=nodes), selector=(("zone", "2"),))
     assert found.reason == "NodesExcluded"
-    assert "1 node has 1 of nvidia.com/gpu free, but the pod's node selector zone=2 matches none" in found.message
+    assert found.message.startswith(
+        "1 node (a) has 1 of nvidia.com/gpu free, but the pod's node selector zone=2 matches none of them"
+    )
+    # The one that it matches is full.
+    assert found.message.endswith("; or wait until pods end on other nodes that have such devices")
+
+
+def test_where_no_node_with_such_devices_is_for_the_pod_nobody_is_told_to_wait():
+    nodes = {name: node(name, zone=name) for name in "abcdefgh"}
+    found = why(facts(places=FULL, nodes=nodes), selector=(("zone", "c"),))
+    assert (found.reason, found.is_certain) == ("NodesExcluded", True)
+    assert found.message == (
+        "only 2 nodes (a, b) have 1 of nvidia.com/gpu or more, free or not, but the pod's node selector zone=c matches "
+        "none of them; correct it, or label a node"
+    )
+    assert why(facts(places=FULL, nodes=nodes), selector=(("zone", "a"),)).reason == "NoDeviceFree"
+    many = {name: tally(1, allocated=1) for name in "abcdefgh"}
+    assert (
+        "only 8 nodes (a, b, c and 5 more) have" in why(facts(places=many, nodes=nodes), selector=(("z", "c"),)).message
+    )
+
+
+def test_nodes_with_too_few_devices_do_not_make_a_pod_wait():
+    places = {"a": tally(8, allocated=8), "b": tally(1, allocated=1)}
+    nodes = {"a": node("a", Taint(key="gpu", effect="NoSchedule")), "b": node("b")}
+    assert why(facts(places=places, nodes=nodes)).reason == "NoDeviceFree"
+    found = why(facts(places=places, nodes=nodes), 2)
+    assert found.reason == "NodesExcluded"
+    assert "only 1 node (a) has 2 of nvidia.com/gpu or more, free or not, but they have taints" in found.message
+
+
+def test_nodes_of_the_device_plugin_may_be_for_the_pod_or_not():
+    nodes = {"a": node("a"), "b": node("b"), "p": node("p", zone="2")}
+    known = facts(places=FULL, nodes=nodes, plugin={"p": 4})
+    assert why(known, selector=(("zone", "2"),)).reason == "NoDeviceFree"
+    assert "only 3 nodes (a, b, p) have" in why(known, selector=(("zone", "3"),)).message
+    alone = facts(bridge=None, carriers=(), nodes=nodes, plugin={"p": 4})
+    assert why(alone, selector=(("zone", "2"),)).reason == "OnDevicePlugin"
+    assert why(alone, selector=(("zone", "3"),)).reason == "NodesExcluded"
+
+
+def test_devices_that_belong_to_no_node_exclude_nobody():
+    known = facts(places={"": tally(1, allocated=1)}, nodes={"a": node("a")})
+    assert why(known, selector=(("zone", "3"),)).reason == "NoDeviceFree"
 
 
 def test_a_node_that_is_not_known_may_be_the_right_one():

@@ -99,6 +99,26 @@ def test_whose_names_are_ours(scene):
     assert scene.reasons() == {"bridged": "TooManyDevices", "missing": "ClassMissing"}
 
 
+def test_only_names_are_suggested_whose_bridges_have_devices(scene):
+    scene.bridges += [
+        bridge("empty", resource_name="nvidia.com/gpus", select=Select(type="gpu", product_name="none")),
+        bridge("full", resource_name="nvidia.com/gpux"),
+    ]
+    scene.told.known_pods = [pod("p", resource="nvidia.com/gpuu")]
+    (_, explanation), *_ = scene.later().tell
+    assert explanation.message.endswith("or ask for one that has a bridge: nvidia.com/gpu, nvidia.com/gpux")
+
+
+def test_what_is_published_instead_is_told(scene):
+    scene.bridges = [bridge(select=Select(type="mig"))]
+    scene.told.known_pods = [pod("p")]
+    (_, explanation), *_ = scene.later().tell
+    assert (explanation.reason, "no device with spec.select.type mig is published" in explanation.message) == (
+        "NoDevices",
+        True,
+    )
+
+
 def test_of_several_resources_the_one_that_is_certain_is_told(scene):
     scene.told.known_pods = [pod("p", more=[("nvidia.com/missing", 1)])]
     assert scene.reasons() == {"p": "ClassMissing"}
