@@ -38,8 +38,15 @@ def orphans(classes: Mapping[str, SeenClass], bridges: Mapping[str, str]) -> Ite
         bridges: of all bridges by name: the class that each has; "" if that is not known, and may be any.
     """
     for name, seen in sorted(classes.items()):
-        if seen.bridge and bridges.get(seen.bridge) not in {"", name}:
+        if seen.is_ours and not _is_answered_for(seen, bridges):
             yield seen
+
+
+def _is_answered_for(seen: SeenClass, bridges: Mapping[str, str]) -> bool:
+    """Whether a bridge sees to a class; where somebody took away the label that names the bridge, by the class's name."""
+    if seen.bridge:
+        return bridges.get(seen.bridge) in {"", seen.name}
+    return not {"", seen.name}.isdisjoint(bridges.values())
 
 
 def let_go(seen: SeenClass, users: Collection[str], *, is_wanted: bool) -> OrphanDecision:

@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 from support import killed_writer
 from support.bridging import bridge, device_class, unique
+from support.delaying import Delaying
 from support.waiting import wait_for
 
 from controller.acting import Actor
@@ -109,6 +110,37 @@ def interrupt_take_over(controllers, admin, name, nth):
     controllers.stop()
     admin.delete(DEVICE_CLASSES, theirs)
     return killed
+
+
+def is_gift(method, target):
+    """Whether a request gives a class its name; what is only asked for by a dry run does not."""
+    return method == "PATCH" and "/deviceclasses/" in target and "force=" in target and "dryRun" not in target
+
+
+def test_a_write_on_its_way_keeps_the_lease_and_what_it_leaves_behind_goes(
+    controllers, admin, name, resource, tmp_path
+):
+    """Stopped while a write hangs somewhere; it is carried out when the bridge is gone already."""
+    with Delaying(controllers.kubeconfig, tmp_path, is_gift) as proxy:
+        first = controllers.start("--kubeconfig", str(proxy.kubeconfig))
+        controllers.add(lonely(name, resource))
+        assert proxy.kept.wait(30)
+        holder = lease_holder(admin)
+        assert first.stop() == 0
+        assert lease_holder(admin) == holder
+        assert any("lease not given back" in entry["event"] for entry in first.entries())
+        admin.patch(BRIDGES, name, {"metadata": {"finalizers": None}})
+        admin.delete(BRIDGES, name)
+        proxy.release.set()
+        assert proxy.delivered.wait(30)
+    wait_for(lambda: controllers.carriers(resource) == {class_of(name)}, "the late write")
+    assert lease_holder(admin) == holder
+    controllers.start()
+    wait_for(lambda: controllers.device_class(class_of(name)) is None, "the class to be gone", seconds=60)
+
+
+def lease_holder(admin):
+    return admin.get(LEASES, "dradriver-controller", namespace="dradriver")["spec"]["holderIdentity"]
 
 
 def test_an_apply_that_saw_a_class_does_not_make_it_anew(admin, name):

@@ -58,6 +58,9 @@ class Controllers:
         server: with an administrator's rights.
         admin: the same, for what is not asked by kubectl.
         folder: for logs.
+
+    Attributes:
+        kubeconfig: with the controller's rights.
     """
 
     def __init__(self, cluster: Cluster, server: Server, admin: Client, folder: Path) -> None:
@@ -67,8 +70,8 @@ class Controllers:
         self._folder = folder
         self._made: list[Plugin] = []
         token = server.kubectl("create", "token", "dradriver-controller", "-n", NAMESPACE, "--duration=2h").strip()
-        self._kubeconfig = folder / "kubeconfig"
-        self._kubeconfig.write_text(server.kubeconfig_for(token))
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig.write_text(server.kubeconfig_for(token))
 
     # --- processes -------------------------------------------------------------------------------
 
@@ -86,7 +89,7 @@ class Controllers:
         made = Plugin(
             environment={"POD_NAME": name},
             # Base classes are left alone if nothing else is said: there is one set of them for all tests.
-            arguments=("--kubeconfig", str(self._kubeconfig), "--base-classes", "off", *options),
+            arguments=("--kubeconfig", str(self.kubeconfig), "--base-classes", "off", *options),
             log=self._folder / f"{name}.log",
         )
         self._made.append(made)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from controller.api import HASH_ANNOTATION
 from controller.bridges import ApplyClass, ClearName, DeleteClass, ReleaseClass, let_go, orphans
 from controller.watching.model import SeenClass
 
@@ -12,7 +13,8 @@ OURS = {"app.kubernetes.io/managed-by": "dradriver-controller"}
 def made_for(bridge, name="a-gpu", extended=NAME, *, labels=(), **more):
     spec = {"extendedResourceName": extended} if extended else {}
     marks = OURS | {"dradriver.dev/bridge": bridge} | dict(labels)
-    return SeenClass(name=name, uid="u", resource_version="7", labels=marks, spec=spec, **more)
+    notes = {HASH_ANNOTATION: "0"} | more.pop("annotations", {})
+    return SeenClass(name=name, uid="u", resource_version="7", labels=marks, annotations=notes, spec=spec, **more)
 
 
 def found(seen, bridges):
@@ -44,6 +46,15 @@ def test_classes_of_others_are_none_of_ours():
     assert found(SeenClass(name="x", spec={"extendedResourceName": NAME}), {}) == []
     # A label alone says little: anybody can write it.
     assert found(SeenClass(name="x", labels={"dradriver.dev/bridge": "gone"}), {}) == []
+
+
+@pytest.mark.parametrize(
+    ("bridges", "is_orphan"), [({}, True), ({"other": "b-gpu"}, True), ({"mine": "a-gpu"}, False), ({"mine": ""}, False)]
+)
+def test_a_class_without_the_label_is_known_by_its_name(bridges, is_orphan):
+    """Who has the class writes the label again."""
+    unmarked = SeenClass(name="a-gpu", annotations={HASH_ANNOTATION: "0"}, spec={"extendedResourceName": NAME})
+    assert found(unmarked, bridges) == (["a-gpu"] if is_orphan else [])
 
 
 def test_they_come_in_the_order_of_their_names():
