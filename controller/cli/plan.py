@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from controller.cli import live, report
 from controller.cli.applying import apply
-from controller.cli.files import CommandError, read_configuration, read_objects
+from controller.cli.files import CommandError, is_nothing, read_configuration, read_objects
 from controller.cli.printing import tell, write
 from controller.importing import (
     Cluster,
@@ -301,8 +301,14 @@ def _mistakes(source: Source, readings: Mapping[str, Reading]) -> list[str]:
 def _cluster(files: list[str]) -> Cluster | None:
     if not files:
         return None
+    objects = [one for file in files for one in read_objects(file)]
+    if all(is_nothing(one) for one in objects):
+        raise CommandError(
+            f"{', '.join(map(_named, files))}: there is no object in it, so nothing is known of the cluster; write it "
+            "with `kubectl get nodes,pods -A -o json`, or leave --objects out"
+        )
     try:
-        return read_cluster(one for file in files for one in read_objects(file))
+        return read_cluster(objects)
     except ClusterError as error:
         raise CommandError(f"{', '.join(map(_named, files))}: {error}") from error
 

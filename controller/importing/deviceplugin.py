@@ -253,7 +253,7 @@ def read(data: bytes, *, env: Mapping[str, str] | None = None) -> Reading:
         env: environment of the device plugin's container, which goes before the text.
     """
     try:
-        text = None if _is_blank(data) else parse(data)
+        text = None if is_blank(data) else parse(data)
     except TextError as error:
         return Reading(problems=(Problem(text=str(error)),))
     return check(text.value if text else {}, found=text.problems if text else (), env=env)
@@ -312,7 +312,8 @@ class _Sieve:
             self.ignored.append(Problem(path=(*path, key), text=text))
 
 
-def _is_blank(data: bytes) -> bool:
+def is_blank(data: bytes) -> bool:
+    """Tell whether a text says nothing: comments and empty lines only."""
     lines = (line.strip() for line in data.removeprefix(b"\xef\xbb\xbf").splitlines())
     return all(not line or line.startswith(b"#") or line == b"---" for line in lines)
 
@@ -340,6 +341,10 @@ def _together(config: Config) -> list[Problem]:
 
 def _fields(model: type[_Model]) -> list[str]:
     return [str(one.alias or name) for name, one in model.model_fields.items()]
+
+
+TOP_FIELDS: Final = tuple(_fields(Config))
+"""Fields of a configuration as a whole."""
 
 
 def _problem(problem: Mapping[str, Any]) -> Problem:
