@@ -238,11 +238,13 @@ class Reading:
         config: None where the device plugin would not start with it.
         problems: why it would not.
         ignored: what it passes over without a word.
+        overridden: fields that have no effect, since the environment says otherwise.
     """
 
     config: Config | None = None
     problems: tuple[Problem, ...] = ()
     ignored: tuple[Problem, ...] = ()
+    overridden: tuple[environment.Override, ...] = ()
 
 
 def read(data: bytes, *, env: Mapping[str, str] | None = None) -> Reading:
@@ -271,12 +273,22 @@ def check(document: object, *, found: tuple[Problem, ...] = (), env: Mapping[str
         return Reading(problems=(*found, Problem(text=f"is {show_value(document)}; must be a mapping")))
     sieve = _Sieve()
     known = sieve.mapping(document, Config, ())
+    before = list(environment.overrides(known, env or {}))
     problems = [*found, *sieve.problems, *environment.put_into(known, env or {})]
     config, wrong = _validated(known)
     problems += wrong or (_together(config) if config else ())
-    return Reading(
-        config=None if problems else config, problems=tuple(dict.fromkeys(problems)), ignored=tuple(sieve.ignored)
-    )
+    if problems or config is None:
+        return Reading(problems=tuple(dict.fromkeys(problems)), ignored=tuple(sieve.ignored))
+    changed = tuple(one for one in before if _differs(one, config))
+    return Reading(config=config, ignored=tuple(sieve.ignored), overridden=changed)
+
+
+def _differs(one: environment.Override, config: Config) -> bool:
+    """Tell whether a field of the file would have meant something else than what is used."""
+    used: Any = config.model_dump(by_alias=True)
+    for step in one.path:
+        used = used[step]
+    return used not in (one.given, _truth(one.given), _strategies(one.given))
 
 
 class _Sieve:
