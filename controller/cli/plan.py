@@ -155,7 +155,7 @@ def _apply(values: argparse.Namespace, given: "_Given", client: Client) -> int:
     plan = _made(values, given)
     if (mistakes or plan.breaking) and not values.accept_gaps:
         write(report.to_gaps(plan.breaking))
-        tell([f"{NAME}: {_REFUSED}"])
+        tell([f"{NAME}: {_refusal(mistakes=mistakes, gaps=len(plan.breaking))}"])
         return REFUSED
     outcomes = []
     for outcome in apply(client, plan, dry_run=values.dry_run, quotas=values.with_quotas):
@@ -163,7 +163,22 @@ def _apply(values: argparse.Namespace, given: "_Given", client: Client) -> int:
         if outcome.told:
             tell([f"{NAME}: {outcome.object}: {outcome.told}"])
     write(report.to_outcomes(outcomes, dry_run=values.dry_run))
-    return FAILED if mistakes or any(one.told for one in outcomes) else 0
+    return FAILED if mistakes or any(one.failed for one in outcomes) else 0
+
+
+def _refusal(*, mistakes: bool, gaps: int) -> str:
+    """Say why nothing was written, and the next step for just that."""
+    causes, steps = [], []
+    if mistakes:
+        causes.append("configurations have mistakes, told above")
+        steps.append("correct the mistakes")
+    if gaps:
+        causes.append(f"{gaps} of the gaps told as [breaks] would break pods of nodes that move")
+        steps.append("do what is said at the gaps")
+    return (
+        f"nothing was written: {', and '.join(causes)}; {' and '.join(steps)}, or say --accept-gaps to write what is "
+        "sound all the same"
+    )
 
 
 _STATUSES: Final = """Exit status:
@@ -177,11 +192,6 @@ FAILED: Final = 1
 """Exit status: a configuration has mistakes, the cluster cannot be read, or something was left as it is."""
 REFUSED: Final = 3
 """Exit status: nothing was written, since something would break and nobody has said that it may."""
-
-_REFUSED: Final = (
-    "nothing was written: the configurations have mistakes, or what is told above breaks pods of nodes that move; "
-    "correct it, or say --accept-gaps"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

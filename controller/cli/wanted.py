@@ -106,6 +106,23 @@ def bridges(plan: Plan, live: Iterable[Object]) -> Iterator[Write | Refusal]:
             yield Write(resource=BRIDGES, body=dict(body), live=same)
 
 
+def stale_bridges(plan: Plan, live: Iterable[Object]) -> list[str]:
+    """Name the bridges that an earlier `--apply` has written, and that the plan has no more.
+
+    One whose resource the plan bridges is none: another entry of the plan tells of it.
+    """
+    wanted = {body["spec"]["resourceName"] for body in plan.bridges}
+    return [
+        item["metadata"]["name"]
+        for item in live
+        if item["spec"].get("resourceName") not in wanted and _is_applied(item)
+    ]
+
+
+def _is_applied(item: Object) -> bool:
+    return any(entry.get("manager") == FIELD_MANAGER for entry in item["metadata"].get("managedFields") or ())
+
+
 def _others(there: Mapping[str, Object], name: str, resource: str) -> list[Object]:
     return [item for other, item in there.items() if other != name and item["spec"].get("resourceName") == resource]
 

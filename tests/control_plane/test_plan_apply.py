@@ -1,6 +1,8 @@
 """`kubectl dra plan --from-cluster` and `--apply` on a real API server, and the real controller on what was applied."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from contextlib import suppress
@@ -288,6 +290,37 @@ def test_a_bridge_that_somebody_has_edited_is_not_forced(world):
     assert ".spec.mode" in told
     assert world.find(BRIDGES, "gpu")["spec"]["mode"] == "Disabled"
     assert outcomes["ExtendedResourceBridge gpu.shared"] == "unchanged"
+
+
+def test_a_bridge_of_the_readme_gets_all_but_the_mode_and_the_next_step_is_told(world, server):
+    server.kubectl("apply", "-f", str(CRD.parent.parent / "bridges"))
+    before = world.find(BRIDGES, "gpu")["spec"]
+    outcomes, told = world.apply(status=1)
+    assert outcomes["ExtendedResourceBridge gpu"] in ("changed in part", "left as it is")
+    assert ("renamed" in before["select"]) == (outcomes["ExtendedResourceBridge gpu"] == "left as it is")
+    spec = world.find(BRIDGES, "gpu")["spec"]
+    assert (spec["mode"], spec["select"]) == ("Enabled", {"type": "gpu", "renamed": False})
+    assert "spec.mode is Enabled and the plan wants WhenReady (as it is, the name is served before" in told
+    (command,) = re.findall(r"kubectl (patch erb gpu --type=merge -p '[^']*')", told)
+    server.kubectl(*shlex.split(command))
+    outcomes, told = world.apply()
+    assert (outcomes["ExtendedResourceBridge gpu"], told) == ("unchanged", "")
+    assert world.find(BRIDGES, "gpu")["spec"]["mode"] == "WhenReady"
+
+
+def test_a_bridge_of_an_earlier_plan_is_told_with_the_command_that_deletes_it(world, server):
+    world.apply()
+    world.admin.patch(CONFIG_MAPS, "configs", {"data": {"sliced": TEXTS["default"]}}, namespace="gpu-operator")
+    world.admin.patch(
+        NODES, "shared", {"status": {"capacity": {SHARED: "0"}, "allocatable": {SHARED: "0"}}}, subresource="status"
+    )
+    outcomes, told = world.apply()
+    assert outcomes["ExtendedResourceBridge gpu.shared"] == "no longer planned"
+    (command,) = re.findall("kubectl (delete erb .*)", told)
+    assert world.find(BRIDGES, "gpu.shared")
+    server.kubectl(*command.split())
+    outcomes, told = world.apply()
+    assert ("ExtendedResourceBridge gpu.shared" in outcomes, told) == (False, "")
 
 
 def test_a_bridge_of_the_name_for_another_resource_is_told(world):
