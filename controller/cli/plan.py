@@ -28,6 +28,7 @@ from controller.importing import (
 from controller.importing.choice import FALLBACKS
 from controller.importing.environment import KNOWN
 from controller.importing.placement import place
+from controller.importing.sources import ONLY
 from dradriver.api import PROFILE_NAME
 from dradriver.kube import Client, KubeError
 
@@ -241,8 +242,10 @@ def _installation(values: argparse.Namespace, source: Source, env: Mapping[str, 
     """Put together one device plugin; what the words say goes before what was found."""
     env = {**env, **dict(values.env)}
     given = {"default": values.default_config, "fallbacks": values.fallbacks}
+    readings = {key: read(text, env=env) for key, text in source.texts.items()}
     return Installation(
-        readings={key: read(text, env=env) for key, text in source.texts.items()},
+        # Without any text, the device plugin does not start on any of its nodes.
+        readings=readings or {ONLY: Reading(problems=source.problems)},
         env=env,
         **more | {name: value for name, value in given.items() if value},
     )
@@ -276,7 +279,7 @@ def _from_cluster(values: argparse.Namespace, client: Client) -> _Given:
     # Where nobody has a node, all are planned for none in particular.
     pairs = [(plugin, nodes) for plugin, nodes in pairs if nodes] or pairs
     plugins = [plugin for plugin, _ in pairs]
-    sources = tuple(live.source_of(client, plugin) for plugin in plugins)
+    sources = live.sources_of(client, plugins)
     installations = tuple(
         _installation(
             values,
@@ -289,7 +292,7 @@ def _from_cluster(values: argparse.Namespace, client: Client) -> _Given:
         )
         for (plugin, nodes), source in zip(pairs, sources, strict=True)
     )
-    name = ", ".join(dict.fromkeys(f"ConfigMap {source.name}" for source in sources))
+    name = ", ".join(dict.fromkeys(f"ConfigMap {source.name}" for source in sources if source.texts))
     return _Given(name=name, sources=sources, installations=installations, cluster=cluster, gaps=placed.gaps)
 
 
@@ -303,6 +306,8 @@ def _source(file: str) -> Source:
 def _mistakes(source: Source, readings: Mapping[str, Reading]) -> list[str]:
     found = []
     for key, reading in readings.items():
+        if key not in source.texts:
+            continue
         place = source.place(key)
         found += [f"{place}: {problem}" if place else str(problem) for problem in reading.problems]
     return found
