@@ -25,6 +25,7 @@ _WHEN_READY: Final = "WhenReady"
 
 _PRODUCT: Final = "nvidia.com/gpu.product"
 _ATTRIBUTES: Final = f"device.attributes['{DRIVER_NAME}']"
+_ANY: Final = f"has({_ATTRIBUTES}.type) && {_ATTRIBUTES}.type in ['gpu', 'mig']"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,9 +196,8 @@ def _devices(same: list[Offer], world: _World) -> tuple[dict[str, Any], list[Gap
     if not cut:
         return {"type": "gpu"}, []
     if not _has_rivals(same, world):
-        # All devices of this driver: nodes with the strategy `none` offer no partitions, so the name finds whole GPUs
-        # there. Nothing needs CEL, of which the controller could count no devices.
-        return {}, []
+        # Nodes with the strategy `none` offer no partitions, so the name finds whole GPUs there.
+        return {"cel": _ANY}, []
     known = [single_profiles(one) for one in world.singles]
     profiles = set[str]().union(*(found for found, _ in known))
     if all(complete for _, complete in known) and not profiles & world.mixed:

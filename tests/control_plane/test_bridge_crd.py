@@ -47,8 +47,6 @@ GOOD = {
     "least memory": {"select": {"type": "mig", "memory": {"min": "9728Mi"}}},
     "sharing": {"select": {"type": "gpu", "sharing": "time-slicing"}},
     "renamed": {"select": {"type": "gpu", "sharing": "time-slicing", "renamed": True}},
-    "renamed of any type": {"select": {"renamed": True}},
-    "not renamed of any type": {"select": {"renamed": False}},
     "not renamed": {"select": {"type": "gpu", "renamed": False}},
     "cel": {"select": {"cel": "device.attributes['gpu.nvidia.com'].type == 'gpu'"}},
     "config": {
@@ -66,10 +64,9 @@ GOOD = {
 }
 
 BAD = {
-    "no select": ({"select": {}}, "by type, profile, cel or renamed"),
-    "product only": ({"select": {"productName": "H100"}}, "by type, profile, cel or renamed"),
-    "sharing only": ({"select": {"sharing": "none"}}, "by type, profile, cel or renamed"),
-    "memory only": ({"select": {"memory": {"min": "1Gi"}}}, "by type, profile, cel or renamed"),
+    "no select": ({"select": {}}, "by type, profile or cel"),
+    "product only": ({"select": {"productName": "H100"}}, "by type, profile or cel"),
+    "memory only": ({"select": {"memory": {"min": "1Gi"}}}, "by type, profile or cel"),
     "unknown type": ({"select": {"type": "vgpu"}}, "supported values"),
     "unknown field": ({"select": {"type": "gpu", "profil": "x"}}, "unknown field"),
     "profile of whole GPUs": ({"select": {"type": "gpu", "profile": "1g.10gb"}}, "only devices of type mig"),

@@ -501,33 +501,6 @@ def test_the_controller_takes_the_bridges_once_a_node_has_moved(world, control_p
         controllers.close()
 
 
-def test_what_single_means_is_counted(world, control_plane, server, admin, tmp_path):
-    single = "version: v1\nflags: {migStrategy: single}\n"
-    world.admin.patch(
-        CONFIG_MAPS, "configs", {"data": {"default": single, "cut": single, "sliced": None}}, namespace="gpu-operator"
-    )
-    world.admin.delete(NODES, "shared")
-    outcomes, told = world.apply("--accept-gaps")
-    assert (outcomes["ExtendedResourceBridge gpu"], told) == ("created", "")
-    assert world.find(BRIDGES, "gpu")["spec"]["select"] == {"renamed": False}
-    controllers = Controllers(control_plane, server, admin, tmp_path)
-    try:
-        controllers.start()
-        devices = {
-            "plain": [device("gpu-0", type="gpu")],
-            "halved": [device(f"gpu-0-mig-1g10gb-19-{place}", type="mig", profile="1g.10gb") for place in (0, 1)],
-        }
-        for name, found in devices.items():
-            admin.patch(NODES, name, {"status": {"allocatable": {GPU: "0", MIG: "0"}}}, subresource="status")
-            pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-            spec = {"driver": "gpu.nvidia.com", "nodeName": name, "pool": pool, "devices": found}
-            world.create(RESOURCE_SLICES, f"single-{name}", spec=spec)
-        controllers.wait_reason("gpu", "Serving")
-        controllers.wait_counts("gpu", published=3, allocatable=3)
-    finally:
-        controllers.close()
-
-
 def test_a_pod_in_the_cluster_is_named(world):
     limits = {"limits": {GPU: "2"}}
     # Nowhere, since a pod on a node without a kubelet never ends.

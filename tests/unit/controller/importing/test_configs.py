@@ -6,7 +6,12 @@ from doubles.deviceplugin import gap, plan, said, selections
 from controller.importing import Weight, read
 from dradriver.api.node_config import decode
 
-ANY = {"renamed": False}
+ANY = {
+    "cel": (
+        "has(device.attributes['gpu.nvidia.com'].type) && device.attributes['gpu.nvidia.com'].type in ['gpu', 'mig']"
+    ),
+    "renamed": False,
+}
 GPU = {"type": "gpu", "renamed": False}
 OFF = {"gpus": [{"mig": "off"}]}
 SPREAD = {"gpus": [{"mig": "static"}], "order": "spread"}

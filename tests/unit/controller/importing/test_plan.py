@@ -92,12 +92,7 @@ def test_a_key_that_no_label_can_hold_gets_another_name():
 
 
 def test_single_beside_none_takes_what_the_node_has():
-    assert selections(plan({"default": NONE, "s": SINGLE}))[GPU] == {"renamed": False}
-
-
-def test_what_single_means_is_said_without_cel_so_that_it_can_be_counted():
-    found = selections(plan({"default": SINGLE, "s": f"{SINGLE}\n{RENAMED}"}))
-    assert found == {GPU: {"renamed": False}, f"{GPU}.shared": {"renamed": True}}
+    assert "in ['gpu', 'mig']" in selections(plan({"default": NONE, "s": SINGLE}))[GPU]["cel"]
 
 
 def test_single_beside_mixed_without_nodes_is_the_narrower_one():
@@ -171,7 +166,10 @@ def test_mps_makes_no_shares_and_the_name_finds_none():
 
 def test_shares_of_instances_are_told_apart_from_instances_by_the_way_they_are_shared():
     made = plan({"m": MIXED, "s": f"{SINGLE}\n{RENAMED}"}, profiles=["1g.10gb"], fallbacks=())
-    assert selections(made)["nvidia.com/gpu.shared"] == {"renamed": True}
+    assert selections(made)["nvidia.com/gpu.shared"] == {
+        "cel": f"has({ATTRIBUTES}.type) && {ATTRIBUTES}.type in ['gpu', 'mig']",
+        "renamed": True,
+    }
     assert "is not served" not in said(made)
 
 
