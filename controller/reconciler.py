@@ -33,6 +33,7 @@ from controller.bridges import (
     discover,
     keep_base_classes,
     matches,
+    owners_of,
 )
 from controller.bridges.conditions import refused
 from controller.metrics import Metrics
@@ -222,9 +223,7 @@ class Reconciler:
                 log.error("bridge left alone", error=str(error))  # noqa: TRY400 (no defect of ours)
         self._bridges = dict(by_name)
         everything = [bridge for pairs in by_name.values() for bridge, _ in pairs]
-        self._owners = {}
-        for bridge in sorted(everything, key=lambda each: (each.created, each.name)):
-            self._owners.setdefault(bridge.spec.device_class_name, bridge.name)
+        self._owners = owners_of(everything, self._watcher.classes())
         self._metrics.set_bridges(bridge.status for bridge in everything)
 
     def _all_bridges(self) -> list[Bridge]:

@@ -12,6 +12,7 @@ from controller.api import (
     BRIDGE_LABEL,
     BRIDGES,
     FIELD_MANAGER,
+    FORMER_ANNOTATION,
     HASH_ANNOTATION,
     MANAGED_BY_LABEL,
     WRITER_ANNOTATION,
@@ -35,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 _OURS = {
     "labels": (MANAGED_BY_LABEL, BRIDGE_LABEL, BASE_LABEL),
-    "annotations": (HASH_ANNOTATION, WRITER_ANNOTATION, ADOPTED_ANNOTATION),
+    "annotations": (HASH_ANNOTATION, WRITER_ANNOTATION, ADOPTED_ANNOTATION, FORMER_ANNOTATION),
 }
 
 
@@ -130,8 +131,9 @@ class Actor:
             case ApplyClass():
                 self._apply(action)
             case ReleaseClass():
-                metadata = {part: dict.fromkeys(names) for part, names in _OURS.items()}
-                body = {"metadata": metadata, "spec": {"extendedResourceName": None}}
+                metadata: Object = {part: dict.fromkeys(names) for part, names in _OURS.items()}
+                metadata["labels"] |= action.labels
+                body = {"metadata": metadata, "spec": {**action.spec, "extendedResourceName": None}}
                 self._patch_class(action.name, action.resource_version, body)
             case DeleteClass():
                 self._delete(action)

@@ -1,6 +1,7 @@
 """What the controller reads and writes of its own: `ExtendedResourceBridge` as plain data, and names."""
 
 from controller.api.bridge import (
+    ANY_TYPE,
     BRIDGES,
     BaseKeeping,
     Bridge,
@@ -27,6 +28,7 @@ from controller.api.names import (
     FIELD_MANAGER,
     FINALIZER,
     FORCE_DELETE_ANNOTATION,
+    FORMER_ANNOTATION,
     GROUP,
     HASH_ANNOTATION,
     MANAGED_BY_LABEL,
@@ -38,6 +40,7 @@ from controller.api.names import (
 
 __all__ = [
     "ADOPTED_ANNOTATION",
+    "ANY_TYPE",
     "BASE_CLASSES",
     "BASE_LABEL",
     "BRIDGES",
@@ -46,6 +49,7 @@ __all__ = [
     "FIELD_MANAGER",
     "FINALIZER",
     "FORCE_DELETE_ANNOTATION",
+    "FORMER_ANNOTATION",
     "GROUP",
     "HASH_ANNOTATION",
     "MANAGED_BY_LABEL",

@@ -18,6 +18,10 @@ class BridgeError(ValueError):
     """A bridge that cannot be understood, which the CRD would have refused."""
 
 
+_HOLDS: Final[Mapping[str, bool | None]] = {"True": True, "False": False, "Unknown": None}
+"""How the API server spells whether a condition holds."""
+
+
 class Mode(StrEnum):
     """When the class carries the extended resource name."""
 
@@ -41,6 +45,10 @@ class Sharing(StrEnum):
     MPS = "mps"
 
 
+ANY_TYPE: Final = "any"
+"""Value of `Select.type`: whole GPUs and partitions."""
+
+
 class ConditionType(StrEnum):
     """Conditions of a bridge."""
 
@@ -50,13 +58,19 @@ class ConditionType(StrEnum):
     PODS_PENDING = "PodsPending"
 
 
+_CONDITIONS: Final = frozenset(map(str, ConditionType))
+_DEVICES: Final = ("published", "allocatable", "allocated", "tainted", "blocked")
+"""What a status has of a `DeviceTally`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select:
     """Which devices; all fields that are given must hold.
 
     Attributes:
-        type: `gpu` or `mig`; "" for both.
+        type: `gpu`, `mig`, or `any` for either; "" where it is not asked.
         profile: of a partition, as nvidia-smi spells it.
+        profiles: of partitions, one of which each must have; whole GPUs, where `type` is `any`, have none.
         product_name: of the GPU, exactly.
         memory_min: bytes, included.
         memory_max: bytes, included.
@@ -67,6 +81,7 @@ class Select:
 
     type: str = ""
     profile: str = ""
+    profiles: tuple[str, ...] = ()
     product_name: str = ""
     memory_min: int | None = None
     memory_max: int | None = None
@@ -102,13 +117,13 @@ class Condition:
 
     Attributes:
         type: which.
-        holds: its status.
+        holds: its status; None where nobody can tell.
         reason: CamelCase word, for machines.
         message: sentence for a person: object, cause, next step.
     """
 
     type: ConditionType
-    holds: bool
+    holds: bool | None
     reason: str
     message: str
 
@@ -140,13 +155,18 @@ class NodeTally:
 
     Attributes:
         device_plugin: its allocatable has the name, which the scheduler prefers to DRA.
-        dra: it has matching devices in slices, and no device plugin serves the name.
+        dra: it has a matching device without a taint that keeps pods away, in a pool whose slices are all there, and no
+            device plugin serves the name. Whether the device is allocated does not matter: it serves, and is full.
         neither: all others that have GPUs in slices, or once had a device plugin for the name.
+        tainted: of the latter, those whose matching devices are all tainted; not part of a bridge's status.
+        incomplete: of the latter, those with matching devices whose pools lack slices; not part of a bridge's status.
     """
 
     device_plugin: int = 0
     dra: int = 0
     neither: int = 0
+    tainted: int = field(default=0, compare=False)
+    incomplete: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +224,9 @@ def resource_name_of(item: Object) -> str:
 def decode_bridge(item: Object) -> Bridge:
     """Read an object.
 
+    Of its status, which is ours, conditions and numbers of another version are passed over, and one that is not
+    understood at all counts as none: it is made anew, and never keeps a bridge from being worked on.
+
     Raises:
         BridgeError: it is not what the CRD allows; names the bridge.
     """
@@ -220,7 +243,7 @@ def decode_bridge(item: Object) -> Bridge:
             forced=(metadata.get("annotations") or {}).get(FORCE_DELETE_ANNOTATION) == "true",
             is_discovered=(metadata.get("labels") or {}).get(DISCOVERED_LABEL) == "true",
             spec=_spec(item["spec"]),
-            status=_status(item.get("status") or {}),
+            status=_status_or_none(item.get("status") or {}),
         )
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise BridgeError(
@@ -246,6 +269,7 @@ def _select(select: Mapping[str, Any]) -> Select:
     return Select(
         type=select.get("type", ""),
         profile=select.get("profile", ""),
+        profiles=tuple(select.get("profiles") or ()),
         product_name=select.get("productName", ""),
         memory_min=_bytes(memory.get("min")),
         memory_max=_bytes(memory.get("max")),
@@ -259,13 +283,20 @@ def _bytes(quantity: str | None) -> int | None:
     return None if quantity is None else int(parse_quantity(quantity))
 
 
+def _status_or_none(status: Any) -> BridgeStatus:
+    try:
+        return _status(status)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return BridgeStatus()
+
+
 def _status(status: Mapping[str, Any]) -> BridgeStatus:
     devices, nodes, pods = status.get("devices"), status.get("nodes"), status.get("pods") or {}
     return BridgeStatus(
         observed_generation=status.get("observedGeneration", 0),
-        conditions=tuple(_condition(each) for each in status.get("conditions") or ()),
+        conditions=tuple(_condition(each) for each in status.get("conditions") or () if each["type"] in _CONDITIONS),
         device_class_name=status.get("deviceClassName", ""),
-        devices=None if devices is None else DeviceTally(**devices),
+        devices=None if devices is None else DeviceTally(**{name: devices.get(name, 0) for name in _DEVICES}),
         nodes=None
         if nodes is None
         else NodeTally(
@@ -278,7 +309,7 @@ def _status(status: Mapping[str, Any]) -> BridgeStatus:
 def _condition(condition: Mapping[str, Any]) -> Condition:
     return Condition(
         type=ConditionType(condition["type"]),
-        holds=condition["status"] == "True",
+        holds=_HOLDS[condition["status"]],
         reason=condition["reason"],
         message=condition["message"],
     )
@@ -292,7 +323,7 @@ def encode_status(status: BridgeStatus, *, former: Mapping[str, Any], now: str) 
         former: the status that the object has; a condition that has not changed keeps its time.
         now: RFC 3339 time for those that have.
     """
-    times = {(each["type"], each["status"]): each["lastTransitionTime"] for each in former.get("conditions") or ()}
+    times = _times(former)
     body: Object = {
         "observedGeneration": status.observed_generation,
         "conditions": [_condition_body(each, status.observed_generation, times, now) for each in status.conditions],
@@ -300,15 +331,22 @@ def encode_status(status: BridgeStatus, *, former: Mapping[str, Any], now: str) 
         "pods": {"pending": status.pending},
     }
     if (devices := status.devices) is not None:
-        names = ("published", "allocatable", "allocated", "tainted", "blocked")
-        body["devices"] = {name: getattr(devices, name) for name in names}
+        body["devices"] = {name: getattr(devices, name) for name in _DEVICES}
     if (nodes := status.nodes) is not None:
         body["nodes"] = {"devicePlugin": nodes.device_plugin, "dra": nodes.dra, "neither": nodes.neither}
     return body
 
 
+def _times(former: Mapping[str, Any]) -> Mapping[tuple[str, str], str]:
+    """Since when conditions are as they are; none where the status is not understood."""
+    try:
+        return {(each["type"], each["status"]): each["lastTransitionTime"] for each in former.get("conditions") or ()}
+    except (KeyError, TypeError, AttributeError):
+        return {}
+
+
 def _condition_body(condition: Condition, generation: int, times: Mapping[tuple[str, str], str], now: str) -> Object:
-    value = str(condition.holds)
+    value = next(word for word, holds in _HOLDS.items() if holds is condition.holds)
     return {
         "type": str(condition.type),
         "status": value,

@@ -25,6 +25,9 @@ WRITER_ANNOTATION: Final = f"{DRADRIVER_DOMAIN}/written-by"
 ADOPTED_ANNOTATION: Final = f"{DRADRIVER_DOMAIN}/adopted"
 """On a DeviceClass: `true` if somebody else made it. It is given back, not deleted, when its bridge goes."""
 
+FORMER_ANNOTATION: Final = f"{DRADRIVER_DOMAIN}/former"
+"""On a DeviceClass that was adopted: JSON of what it was before, with which it is given back."""
+
 BASE_LABEL: Final = f"{DRADRIVER_DOMAIN}/base-class"
 """On a DeviceClass: `true` if the controller keeps it as one of `BASE_CLASSES`, or will when its bridge goes."""
 
@@ -56,9 +59,15 @@ def derived_class_name(resource_name: str) -> str:
     return f"{name}.{_CLASS_SUFFIX}" if domain == _NVIDIA else f"{name}.{domain}.{_CLASS_SUFFIX}"
 
 
-def resource_name_of_profile(profile: str) -> str:
+def resource_name_of_profile(profile: str, *, renamed: bool = False) -> str:
     """Name the extended resource of a MIG profile as the device plugin does: `1g.10gb+me` is `mig-1g.10gb.me`.
 
-    Source: the device plugin replaces the plus sign, which resource names may not have; nor may they have commas.
+    Source: the device plugin replaces the plus sign, which resource names may not have; nor may they have commas. What
+    `renameByDefault` names anew ends in `.shared`.
+
+    Args:
+        profile: as nvidia-smi spells it.
+        renamed: its partitions are shared under a name of their own.
     """
-    return f"{_NVIDIA}/mig-{profile.replace('+', '.').replace(',', '.')}"
+    name = f"{_NVIDIA}/mig-{profile.replace('+', '.').replace(',', '.')}"
+    return f"{name}.shared" if renamed else name

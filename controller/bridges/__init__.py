@@ -12,7 +12,8 @@ from controller.bridges.actions import (
 from controller.bridges.base import BaseDecision, BaseState, Notice, keep_base_classes
 from controller.bridges.deciding import decide
 from controller.bridges.discovery import Discovery, discover
-from controller.bridges.selection import expression, matches
+from controller.bridges.owning import owners_of
+from controller.bridges.selection import expressions, matches
 from controller.bridges.situation import Decision, Situation, Telling, Waiting
 
 __all__ = [
@@ -33,7 +34,8 @@ __all__ = [
     "Waiting",
     "decide",
     "discover",
-    "expression",
+    "expressions",
     "keep_base_classes",
     "matches",
+    "owners_of",
 ]

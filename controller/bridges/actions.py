@@ -1,7 +1,7 @@
 """What can be done, as data; in the order in which it stands in a decision."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 
@@ -48,10 +48,19 @@ class DeleteClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseClass:
-    """Give a class back that somebody else made: without the name, and without our labels and annotations."""
+    """Give a class back that somebody else made: without the name, and without our labels and annotations.
+
+    Attributes:
+        name: of the class.
+        resource_version: that it was seen with, which guards the write.
+        labels: that it had in place of ours.
+        spec: fields as they were, None for those that were not there; fields that are not named stay as they are.
+    """
 
     name: str
     resource_version: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from controller.api import (
     BASE_LABEL,
     BRIDGE_LABEL,
     FIELD_MANAGER,
+    FORMER_ANNOTATION,
     HASH_ANNOTATION,
     MANAGED_BY_LABEL,
     WRITER_ANNOTATION,
@@ -18,7 +19,8 @@ from controller.api import (
     Select,
 )
 from controller.bridges.actions import ApplyClass
-from controller.bridges.selection import expression
+from controller.bridges.handing import note_of
+from controller.bridges.selection import expressions
 from controller.watching.model import SeenClass
 from dradriver.api import DRIVER_NAME
 from dradriver.kube import Object
@@ -37,21 +39,27 @@ def wanted_class(bridge: Bridge, seen: SeenClass | None, *, carries: bool, write
         writer: this process.
     """
     spec = class_spec(bridge, carries=carries)
-    is_adopted = seen is not None and (not seen.bridge or seen.is_adopted)
+    is_adopted = seen is not None and (seen.is_adopted or not (seen.is_ours or seen.is_base))
     is_base = bridge.spec.device_class_name in BASE_CLASSES and (seen is None or seen.is_base)
     return ApplyClass(
         name=bridge.spec.device_class_name,
         resource_version=seen.resource_version if seen else "",
         labels={MANAGED_BY_LABEL: FIELD_MANAGER, BRIDGE_LABEL: bridge.name} | ({BASE_LABEL: "true"} if is_base else {}),
         annotations={HASH_ANNOTATION: hash_of(spec), WRITER_ANNOTATION: writer}
-        | ({ADOPTED_ANNOTATION: "true"} if is_adopted else {}),
+        | (_adopted(seen) if seen is not None and is_adopted else {}),
         spec=spec,
     )
 
 
+def _adopted(seen: SeenClass) -> dict[str, str]:
+    """Remember what it was when it was taken over, and go on to remember it."""
+    note = seen.annotations.get(FORMER_ANNOTATION, "") if seen.is_adopted and seen.hash else note_of(seen)
+    return {ADOPTED_ANNOTATION: "true"} | ({FORMER_ANNOTATION: note} if note else {})
+
+
 def base_class(name: str, seen: SeenClass | None) -> ApplyClass:
     """Say what a base class has to be: never with an extended resource name, which is a bridge's business."""
-    spec: Object = {"selectors": [{"cel": {"expression": expression(Select(type=BASE_CLASSES[name]))}}], "config": []}
+    spec: Object = {"selectors": _selectors(Select(type=BASE_CLASSES[name])), "config": []}
     return ApplyClass(
         name=name,
         resource_version=seen.resource_version if seen else "",
@@ -65,11 +73,15 @@ def class_spec(bridge: Bridge, *, carries: bool) -> Object:
     """Write the spec of a bridge's class."""
     configs = [{"opaque": {"driver": DRIVER_NAME, "parameters": dict(each)}} for each in bridge.spec.config]
     spec: Object = {
-        "selectors": [{"cel": {"expression": expression(bridge.spec.select)}}],
+        "selectors": _selectors(bridge.spec.select),
         # Also where it is empty: what others put there is not to stay.
         "config": configs,
     }
     return spec | ({"extendedResourceName": bridge.spec.resource_name} if carries else {})
+
+
+def _selectors(select: Select) -> list[Object]:
+    return [{"cel": {"expression": each}} for each in expressions(select)]
 
 
 def is_as_wanted(seen: SeenClass, wanted: ApplyClass) -> bool:
@@ -83,7 +95,7 @@ def is_as_wanted(seen: SeenClass, wanted: ApplyClass) -> bool:
 
 def was_edited(seen: SeenClass) -> bool:
     """Tell whether a class that we wrote is not any more what we wrote."""
-    return bool(seen.bridge) and seen.hash != hash_of(_ours(seen.spec))
+    return seen.is_ours and seen.hash != hash_of(_ours(seen.spec))
 
 
 def has_spec(seen: SeenClass, spec: Mapping[str, Any]) -> bool:
@@ -94,11 +106,9 @@ def has_spec(seen: SeenClass, spec: Mapping[str, Any]) -> bool:
 def selects_alike(seen: SeenClass) -> bool:
     """Tell whether a base class of somebody else selects what ours does, in our words or in those of NVIDIA's chart."""
     kind = BASE_CLASSES[seen.name]
-    expressions = [
-        " ".join(each.get("cel", {}).get("expression", "").split()) for each in seen.spec.get("selectors") or ()
-    ]
+    found = [" ".join(each.get("cel", {}).get("expression", "").split()) for each in seen.spec.get("selectors") or ()]
     theirs = f"device.driver == '{DRIVER_NAME}' && device.attributes['{DRIVER_NAME}'].type == '{kind}'"
-    return expressions in ([expression(Select(type=kind))], [theirs]) and not seen.spec.get("config")
+    return found in ([*expressions(Select(type=kind))], [theirs]) and not seen.spec.get("config")
 
 
 def hash_of(spec: Mapping[str, Any]) -> str:

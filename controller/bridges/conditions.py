@@ -6,6 +6,7 @@ from dataclasses import replace
 from controller.api import (
     FORCE_DELETE_ANNOTATION,
     Bridge,
+    BridgeSpec,
     BridgeStatus,
     Condition,
     ConditionType,
@@ -37,10 +38,10 @@ def conflict_of(situation: Situation, bridge: Bridge, rivals: Collection[str]) -
     if owner != bridge.name:
         return _conflict(
             "ClassOfAnotherBridge",
-            f"DeviceClass {name} belongs to ExtendedResourceBridge {owner}, which is older; "
-            "delete this bridge and make it again with another spec.deviceClassName",
+            f"DeviceClass {name} belongs to ExtendedResourceBridge {owner}; delete this bridge and make it again with "
+            "another spec.deviceClassName",
         )
-    if seen is not None and not seen.bridge and not bridge.spec.adopt:
+    if seen is not None and not seen.is_ours and not bridge.spec.adopt:
         whose = "is a base class, which claims name" if seen.is_base else "was made by somebody else"
         return _conflict(
             "ClassNotOurs",
@@ -157,6 +158,8 @@ def _ready(
         return _not_ready(conflict.reason, conflict.message)
     if spec.mode is Mode.DISABLED:
         return _not_ready("Disabled", f"spec.mode is Disabled; set it to Enabled to have pods get {spec.resource_name}")
+    if nodes.dra and spec.select.cel:
+        return _untold(spec, nodes)
     if nodes.dra:
         what = f"{_nodes(nodes.dra)} can serve {spec.resource_name} through DeviceClass {spec.device_class_name}"
         return Condition(type=ConditionType.READY, holds=True, reason="Serving", message=what)
@@ -164,7 +167,21 @@ def _ready(
     return _not_ready(reason, message if carries else f"{message}; the class gets the name when a node can serve it")
 
 
+def _untold(spec: BridgeSpec, nodes: NodeTally) -> Condition:
+    """The scheduler alone evaluates CEL, and tells nobody which devices an expression selects."""
+    publish = "1 node publishes" if nodes.dra == 1 else f"{nodes.dra} nodes publish"
+    message = (
+        f"{publish} devices of the kinds that the other fields select; which of them the CEL expression selects only "
+        f"the scheduler can tell; try a pod that asks for {spec.resource_name}, or say it without spec.select.cel"
+    )
+    return Condition(type=ConditionType.READY, holds=None, reason="SelectedByExpression", message=message)
+
+
 def _why_no_node(resource_name: str, nodes: NodeTally, devices: DeviceTally | None) -> tuple[str, str]:
+    if nodes.incomplete:
+        return "PoolsIncomplete", _incomplete(nodes)
+    if nodes.tainted:
+        return "AllTainted", _tainted(nodes)
     if nodes.device_plugin and (devices is None or devices.published):
         message = (
             f"the device plugin serves {resource_name} on {_nodes(nodes.device_plugin)}, and goes before DRA there; "
@@ -176,6 +193,22 @@ def _why_no_node(resource_name: str, nodes: NodeTally, devices: DeviceTally | No
         "`kubectl get resourceslices -o yaml`, and see whether the kubelet plugin runs on the nodes"
     )
     return "NoDevices", message
+
+
+def _incomplete(nodes: NodeTally) -> str:
+    more = f", and all devices on {_nodes(nodes.tainted)} are tainted" if nodes.tainted else ""
+    return (
+        f"{_nodes(nodes.incomplete)} with devices that this bridge selects lack slices of their pools, of which the "
+        f"scheduler gives nothing before all are there{more}; compare spec.pool.resourceSliceCount with the slices "
+        "in `kubectl get resourceslices -o yaml`, and see the log of the kubelet plugin there"
+    )
+
+
+def _tainted(nodes: NodeTally) -> str:
+    return (
+        f"all devices that this bridge selects on {_nodes(nodes.tainted)} have a taint that keeps pods away; see "
+        "spec.devices[].taints in `kubectl get resourceslices -o yaml`, and take it away where the device is sound"
+    )
 
 
 def _degraded(devices: DeviceTally | None) -> Condition:

@@ -20,13 +20,14 @@ from controller.bridges.actions import (
     ApplyClass,
     ClearName,
     DeleteClass,
-    ReleaseClass,
     RemoveFinalizer,
 )
 from controller.bridges.base import restore
 from controller.bridges.classes import is_as_wanted, wanted_class
 from controller.bridges.conditions import conflict_of, inert, leaving, misconfigured, status_of, with_waiting, yielding
 from controller.bridges.configs import problem_of
+from controller.bridges.handing import release
+from controller.bridges.owning import by_age
 from controller.bridges.situation import Decision, Situation, Telling
 from controller.watching.model import SeenClass
 
@@ -44,7 +45,7 @@ class _Part:
 def decide(situation: Situation) -> Decision:
     """Decide; the same situation always gives the same decision, and one that has been carried out gives no actions."""
     leavers = [bridge for bridge in situation.bridges if bridge.deleting]
-    stayers = sorted((each for each in situation.bridges if not each.deleting), key=_age)
+    stayers = sorted((each for each in situation.bridges if not each.deleting), key=by_age)
     if situation.unsupported:
         return _inert(situation, stayers, leavers)
     winner = stayers[0] if stayers else None
@@ -80,10 +81,6 @@ def _main(situation: Situation, winner: Bridge | None, cleared: Sequence[SeenCla
     return _unconfigured(situation, winner, problem) if problem else _winner(situation, winner, cleared)
 
 
-def _age(bridge: Bridge) -> tuple[str, str]:
-    return bridge.created, bridge.name
-
-
 def _inert(situation: Situation, stayers: Iterable[Bridge], leavers: Iterable[Bridge]) -> Decision:
     """Touch nothing, but let those go that are to go."""
     farewells = [_farewell(situation, bridge) for bridge in leavers]
@@ -115,7 +112,7 @@ def _to_be_cleared(situation: Situation, winner: Bridge | None) -> Iterator[Seen
     """Classes that lose the name: those of other bridges, and with `adopt` those of anybody."""
     leavers = {bridge.name for bridge in situation.bridges if bridge.deleting}
     for each in _carriers(situation, winner):
-        if (winner and (each.bridge or winner.spec.adopt)) or each.bridge in leavers - {""}:
+        if (winner and (each.is_ours or winner.spec.adopt)) or each.bridge in leavers - {""}:
             yield each
 
 
@@ -171,7 +168,7 @@ def _is_to_be_healed(situation: Situation, bridge: Bridge, cleared: Sequence[See
     if _rivals(situation, bridge, cleared):
         return False
     former = bridge.status.condition(ConditionType.CONFLICT)
-    had_conflict = former is not None and former.holds and former.reason == "NameOnOtherClass"
+    had_conflict = former is not None and bool(former.holds) and former.reason == "NameOnOtherClass"
     return bool(cleared) or bool(situation.rivals - {bridge.spec.device_class_name}) or had_conflict
 
 
@@ -210,7 +207,7 @@ def _keep(bridge: Bridge) -> Iterator[Action]:
 def _farewell(situation: Situation, bridge: Bridge) -> _Part:
     """Remove what was made for a bridge, unless claims need it, and let the bridge go."""
     seen = situation.classes.get(bridge.spec.device_class_name)
-    mine = seen if seen is not None and seen.bridge == bridge.name else None
+    mine = seen if seen is not None and _belongs(situation, seen, bridge) else None
     # A class that stays needs nobody's leave.
     stays = mine is None or mine.is_adopted or mine.is_base
     users = () if stays else situation.users.get(bridge.spec.device_class_name, ())
@@ -221,7 +218,13 @@ def _farewell(situation: Situation, bridge: Bridge) -> _Part:
         return _Part()
     left = tuple(each for each in bridge.finalizers if each != FINALIZER)
     gone = RemoveFinalizer(bridge=bridge.name, resource_version=bridge.resource_version, finalizers=left)
-    return _Part(actions=(*_dismiss(mine), gone))
+    return _Part(actions=(*_dismiss(mine), gone), tellings=tuple(telling.dismissed(bridge, mine)))
+
+
+def _belongs(situation: Situation, seen: SeenClass, bridge: Bridge) -> bool:
+    """Whether a class was made for a bridge; if somebody took the label away that says so, nobody else may have it."""
+    is_unmarked = seen.is_ours and not seen.bridge
+    return seen.bridge == bridge.name or (is_unmarked and situation.owners.get(seen.name, bridge.name) == bridge.name)
 
 
 def _dismiss(seen: SeenClass | None) -> Iterator[Action]:
@@ -230,7 +233,7 @@ def _dismiss(seen: SeenClass | None) -> Iterator[Action]:
     if seen.is_base:
         yield from restore(seen.name, seen)
     elif seen.is_adopted:
-        yield ReleaseClass(name=seen.name, resource_version=seen.resource_version)
+        yield release(seen)
     else:
         yield DeleteClass(name=seen.name, uid=seen.uid, resource_version=seen.resource_version)
 

@@ -1,7 +1,8 @@
 """Bridges for the MIG profiles that the cluster has, made and removed without a person.
 
 They are bridges like others, in the names that the device plugin's strategy `mixed` uses, and marked by a label. A name
-that somebody has made a bridge for is left to that one; so is one whose label somebody took away.
+that somebody has made a bridge for is left to that one; so is one whose label somebody took away. Partitions that are
+shared under a name of their own have one more bridge, and are not mixed with those that are not.
 """
 
 import re
@@ -52,9 +53,15 @@ def discover(
         mode: of new bridges.
         now: seconds of a clock that never goes back.
     """
-    wanted = {resource_name_of_profile(profile): profile for profile in profiles(kinds)}
+    wanted = {
+        resource_name_of_profile(profile, renamed=renamed): (profile, renamed) for profile, renamed in profiles(kinds)
+    }
     known = {bridge.spec.resource_name for bridge in bridges}
-    create = tuple(_body(name, profile, mode) for name, profile in sorted(wanted.items()) if name not in known)
+    create = tuple(
+        _body(name, profile, mode, renamed=renamed)
+        for name, (profile, renamed) in sorted(wanted.items())
+        if name not in known
+    )
     left_over = [each for each in bridges if each.is_discovered and not each.deleting]
     left_over = [each for each in left_over if each.spec.resource_name not in wanted]
     since = {each.name: missing.get(each.name, now) for each in left_over}
@@ -66,13 +73,13 @@ def discover(
     return Discovery(create=create, delete=delete, missing=since)
 
 
-def profiles(kinds: Iterable[DeviceKind]) -> set[str]:
-    """MIG profiles among kinds of devices, those that a bridge can be made for."""
-    found = {kind.profile for kind in kinds if kind.type == DeviceType.MIG}
-    return {profile for profile in found if PROFILE_NAME.fullmatch(profile)}
+def profiles(kinds: Iterable[DeviceKind]) -> set[tuple[str, bool]]:
+    """MIG profiles among kinds of devices, those that a bridge can be made for, and whether they are renamed."""
+    found = {(kind.profile, kind.renamed) for kind in kinds if kind.type == DeviceType.MIG}
+    return {(profile, renamed) for profile, renamed in found if PROFILE_NAME.fullmatch(profile)}
 
 
-def _body(resource_name: str, profile: str, mode: Mode) -> Object:
+def _body(resource_name: str, profile: str, mode: Mode, *, renamed: bool) -> Object:
     name = re.sub(r"[^a-z0-9.-]", "-", resource_name.partition("/")[2].lower())
     return {
         "apiVersion": BRIDGES.api_version,
@@ -80,7 +87,7 @@ def _body(resource_name: str, profile: str, mode: Mode) -> Object:
         "metadata": {"name": name, "labels": {DISCOVERED_LABEL: "true"}},
         "spec": {
             "resourceName": resource_name,
-            "select": {"type": DeviceType.MIG, "profile": profile},
+            "select": {"type": DeviceType.MIG, "profile": profile, "renamed": renamed},
             "mode": str(mode),
         },
     }

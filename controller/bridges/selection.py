@@ -2,34 +2,49 @@
 
 No expression may abort: the scheduler gives up a pod for which a selector fails on any device it meets. So the driver
 is asked first, since the attributes of other drivers' devices have other names, and no attribute is used before `has`.
+
+The user's own expression is a selector by itself, behind ours: joined to it as text, it could close our brackets and
+leave the guard. All selectors of a class have to hold, and the scheduler asks no other after one that does not.
+Source: `selectorsMatch` of its allocator.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from controller.api import Select, Sharing
+from controller.api import ANY_TYPE, Select, Sharing
 from controller.watching.model import DeviceKind
-from dradriver.api import DRIVER_NAME, Attribute, Capacity
+from dradriver.api import DRIVER_NAME, Attribute, Capacity, DeviceType
 from dradriver.resource import quantity
 
+_TYPES = (DeviceType.GPU, DeviceType.MIG)
 _ATTRIBUTES = f"device.attributes['{DRIVER_NAME}']"
 _MEMORY = f"device.capacity['{DRIVER_NAME}'].{Capacity.MEMORY}"
 
 
-def expression(select: Select) -> str:
-    """Say it in CEL, for a DeviceClass."""
-    return " && ".join((f"device.driver == '{DRIVER_NAME}'", *_conditions(select)))
+def expressions(select: Select) -> tuple[str, ...]:
+    """Say it in CEL, one expression for each selector of a DeviceClass, in this order."""
+    ours = " && ".join((f"device.driver == '{DRIVER_NAME}'", *_conditions(select)))
+    return (ours, select.cel) if select.cel else (ours,)
 
 
 def matches(select: Select, kind: DeviceKind) -> bool:
     """Tell whether devices of a kind are selected, as far as can be told without the user's own CEL expression."""
     return (
-        select.type in {"", kind.type}
+        _is_of_type(select.type, kind.type)
         and select.profile in {"", kind.profile}
+        and (not select.profiles or kind.profile in select.profiles or _may_be_whole(select, kind.type))
         and select.product_name in {"", kind.product_name}
         and _is_within(kind.memory, select.memory_min, select.memory_max)
         and (select.sharing is None or select.sharing == (kind.sharing or Sharing.NONE))
         and (select.renamed is None or select.renamed == kind.renamed)
     )
+
+
+def _is_of_type(wanted: str, found: str) -> bool:
+    return wanted in {"", found} or (wanted == ANY_TYPE and found in _TYPES)
+
+
+def _may_be_whole(select: Select, found: str) -> bool:
+    return select.type == ANY_TYPE and found == DeviceType.GPU
 
 
 def _is_within(memory: int | None, least: int | None, most: int | None) -> bool:
@@ -39,11 +54,8 @@ def _is_within(memory: int | None, least: int | None, most: int | None) -> bool:
 
 
 def _conditions(select: Select) -> Iterator[str]:
-    given = {
-        Attribute.TYPE: select.type,
-        Attribute.PROFILE: select.profile,
-        Attribute.PRODUCT_NAME: select.product_name,
-    }
+    yield from _types(select)
+    given = {Attribute.PROFILE: select.profile, Attribute.PRODUCT_NAME: select.product_name}
     yield from (_equals(name, value) for name, value in given.items() if value)
     yield from _memory(select)
     if select.sharing is Sharing.NONE:
@@ -54,9 +66,25 @@ def _conditions(select: Select) -> Iterator[str]:
     if select.renamed is not None:
         field = f"{_ATTRIBUTES}.{Attribute.RENAMED}"
         yield f"has({field}) && {field} == true" if select.renamed else f"(!has({field}) || {field} == false)"
-    if select.cel:
-        # On a line of its own, so that a comment at its end does not take the bracket along.
-        yield f"({select.cel}\n)"
+
+
+def _types(select: Select) -> Iterator[str]:
+    kind = f"{_ATTRIBUTES}.{Attribute.TYPE}"
+    profiles = _is_among(Attribute.PROFILE, select.profiles)
+    if select.type == ANY_TYPE and select.profiles:
+        yield f"has({kind}) && ({kind} == '{DeviceType.GPU}' || {kind} == '{DeviceType.MIG}' && {profiles})"
+        return
+    if select.type == ANY_TYPE:
+        yield _is_among(Attribute.TYPE, _TYPES)
+    elif select.type:
+        yield _equals(Attribute.TYPE, select.type)
+    if select.profiles:
+        yield profiles
+
+
+def _is_among(name: str, values: Iterable[str]) -> str:
+    field = f"{_ATTRIBUTES}.{name}"
+    return f"has({field}) && {field} in [{', '.join(map(_literal, values))}]"
 
 
 def _equals(name: str, value: str) -> str:

@@ -29,7 +29,7 @@ class Situation:
         resource_name: the name.
         bridges: all bridges that want it.
         classes: all DeviceClasses of the cluster by name.
-        owners: of class names: which bridge has it, of all bridges of the cluster; the oldest of several.
+        owners: of class names: which bridge has it, of all bridges of the cluster; see `owners_of`.
         users: of classes: claims that name them, as `namespace/name`.
         devices: numbers of devices by bridge; those with a CEL expression of their own are missing.
         nodes: numbers of nodes by bridge.

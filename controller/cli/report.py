@@ -81,6 +81,8 @@ def _bridges(plan: Plan) -> str:
 
 
 def _word(value: object) -> str:
+    if isinstance(value, list):
+        return " or ".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

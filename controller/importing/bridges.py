@@ -14,7 +14,7 @@ from controller.importing.assigned import Assigned
 from controller.importing.cluster import Cluster
 from controller.importing.deviceplugin import MigStrategy, Strategy
 from controller.importing.gaps import Gap, Weight
-from dradriver.api import DRADRIVER_DOMAIN, DRIVER_NAME
+from dradriver.api import DRADRIVER_DOMAIN
 
 Manifest: TypeAlias = dict[str, Any]
 
@@ -24,8 +24,6 @@ _WHEN_READY: Final = "WhenReady"
 """Set before a node is ready, the name would let each hiccup of a device plugin hand out GPUs that its pods hold."""
 
 _PRODUCT: Final = "nvidia.com/gpu.product"
-_ATTRIBUTES: Final = f"device.attributes['{DRIVER_NAME}']"
-_ANY: Final = f"has({_ATTRIBUTES}.type) && {_ATTRIBUTES}.type in ['gpu', 'mig']"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,11 +195,11 @@ def _devices(same: list[Offer], world: _World) -> tuple[dict[str, Any], list[Gap
         return {"type": "gpu"}, []
     if not _has_rivals(same, world):
         # Nodes with the strategy `none` offer no partitions, so the name finds whole GPUs there.
-        return {"cel": _ANY}, []
+        return {"type": "any"}, []
     known = [single_profiles(one) for one in world.singles]
     profiles = set[str]().union(*(found for found, _ in known))
     if all(complete for _, complete in known) and not profiles & world.mixed:
-        return ({"cel": _cel_of(profiles)} if profiles else {"type": "gpu"}), []
+        return _whole_or(profiles), []
     return {"type": "gpu"}, [_ambiguous(same[0].resource, cut, profiles & world.mixed, world.cluster)]
 
 
@@ -220,10 +218,9 @@ def _is_renamed(offer: Offer) -> bool:
     return offer.resource != offer.base
 
 
-def _cel_of(profiles: set[str]) -> str:
-    listed = ", ".join(f"'{profile}'" for profile in sorted(profiles, key=_size))
-    whole = f"has({_ATTRIBUTES}.type) && {_ATTRIBUTES}.type == 'gpu'"
-    return f"{whole} || has({_ATTRIBUTES}.profile) && {_ATTRIBUTES}.profile in [{listed}]"
+def _whole_or(profiles: set[str]) -> dict[str, Any]:
+    """Select whole GPUs, and partitions of these profiles."""
+    return {"type": "any", "profiles": sorted(profiles, key=_size)} if profiles else {"type": "gpu"}
 
 
 def _ambiguous(resource: str, cut: list[Offer], both: set[str], cluster: Cluster) -> Gap:

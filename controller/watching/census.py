@@ -6,6 +6,7 @@ device, so that a bridge's numbers take a look at the few kinds that exist and n
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from enum import Enum, auto
 from typing import TypeAlias, TypeVar
 
 from controller.api import DeviceTally, NodeTally
@@ -18,6 +19,14 @@ Value = TypeVar("Value")
 
 _Numbers: TypeAlias = dict[DeviceKind, DeviceTally]
 _Left: TypeAlias = dict[tuple[str, str], int]
+
+
+class _Standing(Enum):
+    """Whether the scheduler can give anything of one kind in one pool to pods, now or when others have ended."""
+
+    SERVES = auto()
+    TAINTED = auto()
+    INCOMPLETE = auto()
 
 
 class Census:
@@ -36,7 +45,8 @@ class Census:
         self._counted: dict[str, _Numbers] = {}
         self._sums: _Numbers = {}
         self._pool_node: dict[str, str] = {}
-        self._nodes_with: dict[DeviceKind, Counter[str]] = defaultdict(Counter)
+        self._incomplete: set[str] = set()
+        self._nodes_with: dict[tuple[DeviceKind, _Standing], Counter[str]] = defaultdict(Counter)
         self._dirty: set[str] = set()
 
     # --- being told ------------------------------------------------------------------------------
@@ -130,9 +140,22 @@ class Census:
         self._recount()
         known = self._with_resource.get(resource_name, {})
         plugin = {node for node, value in known.items() if value > 0}
-        dra = {node for kind, nodes in self._nodes_with.items() if matches(kind) for node in nodes} - plugin
+        dra = self._standing(matches, _Standing.SERVES) - plugin
+        incomplete = self._standing(matches, _Standing.INCOMPLETE) - plugin - dra
+        tainted = self._standing(matches, _Standing.TAINTED) - plugin - dra - incomplete
         ours = {node for node in self._pool_node.values() if node} | known.keys()
-        return NodeTally(device_plugin=len(plugin), dra=len(dra), neither=len(ours - plugin - dra))
+        return NodeTally(
+            device_plugin=len(plugin),
+            dra=len(dra),
+            neither=len(ours - plugin - dra),
+            tainted=len(tainted),
+            incomplete=len(incomplete),
+        )
+
+    def _standing(self, matches: Matches, standing: _Standing) -> set[str]:
+        """Nodes with a pool in which matching devices stand so."""
+        found = (nodes for (kind, each), nodes in self._nodes_with.items() if each is standing and matches(kind))
+        return {node for nodes in found for node in nodes}
 
     def places(self, matches: Matches) -> dict[str, DeviceTally]:
         """Numbers of the devices of matching kinds by node; "" for those that are bound to none."""
@@ -169,25 +192,34 @@ class Census:
         numbers = count_pool(slices, self._held.get(pool, ()), self._shares.get(pool, {}))
         node = slices[0].node
         self._counted[pool], self._pool_node[pool] = numbers, node
+        if not _is_complete(_current(slices)):
+            self._incomplete.add(pool)
         for kind, tally in numbers.items():
             self._sums[kind] = _sum((self._sums.get(kind, DeviceTally()), tally))
             if node:
-                self._nodes_with[kind][node] += 1
+                self._nodes_with[kind, self._stands(pool, tally)][node] += 1
 
     def _forget_pool(self, pool: str) -> None:
         node = self._pool_node.pop(pool, "")
         for kind, tally in self._counted.pop(pool, {}).items():
             left = _difference(self._sums[kind], tally)
             _set(self._sums, kind, left if left.published else None)
-            self._forget_node(kind, node)
+            self._forget_node((kind, self._stands(pool, tally)), node)
+        self._incomplete.discard(pool)
 
-    def _forget_node(self, kind: DeviceKind, node: str) -> None:
-        nodes = self._nodes_with[kind]
+    def _forget_node(self, key: tuple[DeviceKind, _Standing], node: str) -> None:
+        nodes = self._nodes_with[key]
         nodes[node] -= 1
         if nodes[node] <= 0:
             del nodes[node]
         if not nodes:
-            del self._nodes_with[kind]
+            del self._nodes_with[key]
+
+    def _stands(self, pool: str, tally: DeviceTally) -> _Standing:
+        """How the devices of one kind stand in a pool, by their numbers."""
+        if pool in self._incomplete:
+            return _Standing.INCOMPLETE
+        return _Standing.SERVES if tally.tainted < tally.published else _Standing.TAINTED
 
 
 def count_pool(slices: Iterable[SeenSlice], held: Collection[str], shares: Mapping[str, int]) -> _Numbers:
@@ -201,10 +233,8 @@ def count_pool(slices: Iterable[SeenSlice], held: Collection[str], shares: Mappi
     A device is allocatable if it is not allocated, has no taint that keeps pods away, and its counters suffice beside
     what is allocated. The scheduler allocates nothing of a pool whose slices are not all there.
     """
-    slices = list(slices)
-    newest = max(each.generation for each in slices)
-    current = [each for each in slices if each.generation == newest]
-    is_complete = len(current) >= current[0].total
+    current = _current(slices)
+    is_complete = _is_complete(current)
     devices = [device for each in current for device in each.devices]
     left = _left(current, [device for device in devices if device.name in held])
     numbers: _Numbers = {}
@@ -214,6 +244,17 @@ def count_pool(slices: Iterable[SeenSlice], held: Collection[str], shares: Mappi
         tally = _tally(device, _used(device, held, shares), is_open=is_open)
         numbers[device.kind] = _sum((numbers.get(device.kind, DeviceTally()), tally))
     return numbers
+
+
+def _current(slices: Iterable[SeenSlice]) -> list[SeenSlice]:
+    """Those of a pool's newest generation."""
+    slices = list(slices)
+    newest = max(each.generation for each in slices)
+    return [each for each in slices if each.generation == newest]
+
+
+def _is_complete(current: list[SeenSlice]) -> bool:
+    return len(current) >= current[0].total
 
 
 def _used(device: SeenDevice, held: Collection[str], shares: Mapping[str, int]) -> int:

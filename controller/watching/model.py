@@ -6,11 +6,10 @@ from typing import Any, Final, TypeAlias
 
 from controller.api import (
     ADOPTED_ANNOTATION,
+    BASE_CLASSES,
     BASE_LABEL,
     BRIDGE_LABEL,
-    FIELD_MANAGER,
     HASH_ANNOTATION,
-    MANAGED_BY_LABEL,
 )
 
 Counters: TypeAlias = tuple[tuple[str, int], ...]
@@ -198,6 +197,9 @@ class SeenQuota:
 class SeenClass:
     """One DeviceClass; there are few, so all of the spec is kept.
 
+    It is a controller's if it has the annotation with the hash, which is ours alone: others, such as Helm, set the
+    label `app.kubernetes.io/managed-by` on whatever they apply.
+
     Attributes:
         name: of the class.
         uid: of the class.
@@ -224,16 +226,18 @@ class SeenClass:
     @property
     def bridge(self) -> str:
         """Name of the bridge that it was made for by a controller; "" for a class of somebody else."""
-        return self.labels.get(BRIDGE_LABEL, "") if self._is_managed else ""
+        return self.labels.get(BRIDGE_LABEL, "") if self.hash else ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether a controller wrote it for a bridge, also where somebody took the label away that says for which."""
+        return bool(self.bridge) or (bool(self.hash) and not self.is_base)
 
     @property
     def is_base(self) -> bool:
         """Whether a controller keeps it for claims, also while a bridge has it."""
-        return self._is_managed and self.labels.get(BASE_LABEL) == "true"
-
-    @property
-    def _is_managed(self) -> bool:
-        return self.labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER
+        is_unmarked = self.name in BASE_CLASSES and not self.bridge and not self.is_adopted
+        return bool(self.hash) and (self.labels.get(BASE_LABEL) == "true" or is_unmarked)
 
     @property
     def is_adopted(self) -> bool:

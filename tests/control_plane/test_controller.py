@@ -33,7 +33,7 @@ def published(admin):
     """Publishes devices of a node that does not exist."""
     made = []
 
-    def publish(*devices, pool=NODE):
+    def publish(*devices, pool=NODE, total=1):
         name = unique("slice")
         body = {
             "apiVersion": RESOURCE_SLICES.api_version,
@@ -42,7 +42,7 @@ def published(admin):
             "spec": {
                 "driver": "gpu.nvidia.com",
                 "nodeName": pool,
-                "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1},
+                "pool": {"name": pool, "generation": 1, "resourceSliceCount": total},
                 "devices": list(devices),
             },
         }
@@ -182,6 +182,28 @@ def test_two_bridges_of_one_name(controllers, name, resource):
     assert max(map(len, referee.carriers(resource))) == 1
 
 
+def test_a_bridge_that_yields_its_resource_leaves_the_class_name_to_others(controllers, name, resource):
+    controllers.start()
+    controllers.add(lonely(name, resource))
+    controllers.wait_reason(name, "NoDevices")
+    shared = f"{name}-shared.gpu.example.com"
+    controllers.add(lonely(f"{name}-2", resource) | {"spec": _with_class(lonely(f"{name}-2", resource), shared)})
+    controllers.wait_reason(f"{name}-2", "NameOfAnotherBridge")
+    other = lonely(f"{name}-3", f"{resource}-3")
+    controllers.add(other | {"spec": _with_class(other, shared)})
+    controllers.wait_reason(f"{name}-3", "NoDevices")
+    controllers.wait_carrier(f"{resource}-3", shared)
+    controllers.delete(name)
+    assert f"{name}-3" in controllers.wait_reason(f"{name}-2", "ClassOfAnotherBridge")
+    controllers.delete(f"{name}-3")
+    controllers.wait_reason(f"{name}-2", "NoDevices")
+    controllers.wait_carrier(resource, shared)
+
+
+def _with_class(body, class_name):
+    return body["spec"] | {"deviceClassName": class_name}
+
+
 def test_a_hand_made_class_with_the_name_is_reported_and_taken_over_where_that_is_wanted(
     controllers, hand_made, name, resource
 ):
@@ -231,19 +253,26 @@ def test_a_rival_that_comes_and_goes_at_once_is_noticed(controllers, hand_made, 
 
 def test_a_base_class_is_adopted_and_given_back(controllers, hand_made, admin, name, resource):
     base = f"{name}.gpu.example.com"
-    hand_made(base)
+    hand_made(base, f"{resource}-theirs")
+    mark = {"metadata": {"labels": {"app.kubernetes.io/managed-by": "Helm", "team": "a"}, "annotations": {"note": "x"}}}
+    config = [{"opaque": {"driver": "example.com", "parameters": {"a": 1}}}]
+    admin.patch(DEVICE_CLASSES, base, mark | {"spec": {"config": config}})
+    before = controllers.device_class(base)
     controllers.start()
     controllers.add(bridge(name, resource, deviceClassName=base))
     controllers.wait_reason(name, "ClassNotOurs")
     assert controllers.device_class(base)["spec"]["selectors"][0]["cel"]["expression"] == "false"
     controllers.change(name, adopt=True)
     controllers.wait_carrier(resource, base)
-    assert "has(device.attributes" in controllers.device_class(base)["spec"]["selectors"][0]["cel"]["expression"]
+    adopted = controllers.device_class(base)
+    assert "has(device.attributes" in adopted["spec"]["selectors"][0]["cel"]["expression"]
+    assert "config" not in adopted["spec"]
     controllers.delete(name)
     left = controllers.device_class(base)
-    assert "extendedResourceName" not in left["spec"]
-    assert left["metadata"].get("labels", {}) == {}
-    assert left["metadata"].get("annotations", {}) == {}
+    assert left["spec"] == {key: value for key, value in before["spec"].items() if key != "extendedResourceName"}
+    for part in ("labels", "annotations"):
+        assert left["metadata"][part] == before["metadata"][part]
+    assert f"{resource}-theirs, which it had" in controllers.told(name, "ClassReleased")
 
 
 def test_edits_of_others_are_put_back(controllers, admin, name, resource):
@@ -269,6 +298,48 @@ def test_edits_of_others_are_put_back(controllers, admin, name, resource):
     controllers.wait_carrier(resource, class_of(resource))
 
 
+def test_labels_that_others_set_are_put_back_and_the_class_goes_with_its_bridge(controllers, admin, name, resource):
+    controller = controllers.start()
+    controllers.add(lonely(name, resource))
+    controllers.wait_reason(name, "NoDevices")
+    before = controllers.device_class(class_of(resource))["metadata"]["labels"]
+    for labels in ({"app.kubernetes.io/managed-by": "Helm"}, {"dradriver.dev/bridge": None}):
+        admin.patch(DEVICE_CLASSES, class_of(resource), {"metadata": {"labels": labels}})
+        wait_for(
+            lambda: controllers.device_class(class_of(resource))["metadata"].get("labels") == before,
+            "the labels to be as before",
+            state=controllers.log,
+        )
+    assert "labels" in controllers.told(name, "ClassReverted")
+    assert controllers.conditions(name)["Conflict"][0] == "False"
+    controller.stop()
+    admin.patch(DEVICE_CLASSES, class_of(resource), {"metadata": {"labels": {"app.kubernetes.io/managed-by": "Helm"}}})
+    controllers.delete(name, wait=False)
+    controllers.start()
+    wait_for(lambda: controllers.find(name) is None, "the bridge to be gone", state=controllers.log)
+    assert controllers.device_class(class_of(resource)) is None
+
+
+def test_a_status_of_another_version_does_not_freeze_a_bridge(controllers, admin, name, resource):
+    controller = controllers.start()
+    controllers.add(lonely(name, resource))
+    controllers.wait_reason(name, "NoDevices")
+    controller.stop()
+    strange = {"reason": "A", "message": "a", "lastTransitionTime": "2026-01-01T00:00:00Z", "status": "Unknown"}
+    status = {"conditions": [strange | {"type": kind} for kind in ("Paused", "Ready")]}
+    admin.patch(BRIDGES, name, {"status": status}, subresource="status")
+    controllers.start()
+    controllers.wait_reason(name, "NoDevices")
+    controllers.change(name, mode="Disabled")
+    controllers.wait_reason(name, "Disabled")
+    before = controllers.find(name)["metadata"]["resourceVersion"]
+    controllers.add(lonely(f"{name}-2", f"{resource}-2"))
+    controllers.wait_reason(f"{name}-2", "NoDevices")
+    assert controllers.find(name)["metadata"]["resourceVersion"] == before
+    controllers.delete(name)
+    assert controllers.device_class(class_of(resource)) is None
+
+
 def test_modes(controllers, published, name, resource):
     controllers.start()
     controllers.add(bridge(name, resource, select={"type": "gpu", "productName": name}, mode="WhenReady"))
@@ -281,6 +352,34 @@ def test_modes(controllers, published, name, resource):
     controllers.wait_carrier(resource)
     controllers.wait_reason(name, "Disabled")
     controllers.change(name, mode="Enabled")
+    controllers.wait_carrier(resource, class_of(resource))
+
+
+def test_a_name_waits_for_a_device_that_pods_can_have(controllers, published, admin, name, resource):
+    """As a node moves from the device plugin: devices are published tainted, and the taint goes when all is well."""
+    controllers.start()
+    controllers.add(bridge(name, resource, select={"type": "gpu", "productName": name}, mode="WhenReady"))
+    taint = {"key": "example.com/migrating", "value": "true", "effect": "NoSchedule"}
+    first = published(gpu("gpu-0", product=name, taints=[taint]), pool=name)
+    assert "taint that keeps pods away" in controllers.wait_reason(name, "AllTainted")
+    assert controllers.conditions(name)["Ready"][0] == "False"
+    assert controllers.carriers(resource) == set()
+    published(gpu("gpu-0", product=name), pool=f"{name}-2", total=2)
+    assert "lack slices" in controllers.wait_reason(name, "PoolsIncomplete")
+    assert controllers.carriers(resource) == set()
+    devices = [gpu("gpu-0", product=name)]
+    admin.patch(RESOURCE_SLICES, first["metadata"]["name"], {"spec": {"devices": devices}})
+    assert controllers.wait_reason(name, "Serving").startswith("1 node can serve")
+    controllers.wait_carrier(resource, class_of(resource))
+
+
+def test_of_an_expression_it_is_said_that_nobody_knows(controllers, published, name, resource):
+    published(gpu("gpu-0", product=name), pool=name)
+    controllers.start()
+    select = {"productName": name, "cel": "device.attributes['gpu.nvidia.com'].productName == 'other'"}
+    controllers.add(bridge(name, resource, select=select, mode="WhenReady"))
+    assert "only the scheduler can tell" in controllers.wait_reason(name, "SelectedByExpression")
+    assert controllers.conditions(name)["Ready"][0] == "Unknown"
     controllers.wait_carrier(resource, class_of(resource))
 
 

@@ -28,12 +28,13 @@ from controller.bridges import (
     Waiting,
     decide,
     keep_base_classes,
+    owners_of,
 )
 from controller.watching.model import SeenClass
 
 NAME = "nvidia.com/gpu"
 OURS = ("app.kubernetes.io/managed-by", "dradriver.dev/bridge", "dradriver.dev/base-class")
-NOTES = ("dradriver.dev/hash", "dradriver.dev/written-by", "dradriver.dev/adopted")
+NOTES = ("dradriver.dev/hash", "dradriver.dev/written-by", "dradriver.dev/adopted", "dradriver.dev/former")
 
 
 def bridge(name="gpu", **more):
@@ -139,9 +140,7 @@ class World:
 
     def situation(self, name=NAME):
         ordered = sorted(self.bridges.values(), key=lambda each: (each.created, each.name))
-        owners = {}
-        for each in ordered:
-            owners.setdefault(each.spec.device_class_name, each.name)
+        owners = owners_of(ordered, self.classes)
         mine = tuple(each for each in ordered if each.spec.resource_name == name)
         return Situation(
             resource_name=name,
@@ -153,15 +152,19 @@ class World:
             nodes={each.name: self.nodes for each in mine},
             unsupported=self.unsupported,
             writer=f"controller-{self.incarnation}",
-            rivals=self.rivals,
+            rivals=self.rivals if name == NAME else frozenset(),
             waiting=self.waiting,
         )
 
-    def step(self, *, interrupted_after=None):
-        """One look, as the reconciler does it; a crash after some actions forgets what only memory had."""
-        self.rivals |= self.carried
-        self.carried = set()
-        decision = decide(self.situation())
+    def step(self, name=NAME, *, interrupted_after=None):
+        """One look, as the reconciler does it; a crash after some actions forgets what only memory had.
+
+        Who carries it beside ours is remembered for NAME only.
+        """
+        if name == NAME:
+            self.rivals |= self.carried
+            self.carried = set()
+        decision = decide(self.situation(name))
         versions = {}
         for index, action in enumerate(decision.actions):
             if index == interrupted_after:
@@ -171,11 +174,12 @@ class World:
         if interrupted_after is not None:
             self.crash()
             return decision
-        self.rivals = decision.rivals
+        if name == NAME:
+            self.rivals = decision.rivals
         self.tellings += decision.tellings
-        for name, status in decision.statuses.items():
-            if name in self.bridges:
-                self.bridges[name] = replace(self.bridges[name], status=status)
+        for each, status in decision.statuses.items():
+            if each in self.bridges:
+                self.bridges[each] = replace(self.bridges[each], status=status)
         return decision
 
     def keep(self, *, interrupted_after=None):
@@ -198,12 +202,12 @@ class World:
         self.rivals, self.carried = frozenset(), set(self.carriers())
         self.incarnation += 1
 
-    def settle(self):
-        """Look until nothing is to be done."""
+    def settle(self, name=NAME):
+        """Look at a name until nothing is to be done."""
         for _ in range(10):
-            if not [*self.step().actions, *self.keep()]:
+            if not [*self.step(name).actions, *self.keep()]:
                 return
-        raise AssertionError(f"never comes to rest: {self.step().actions}, {self.keep()}")
+        raise AssertionError(f"never comes to rest: {self.step(name).actions}, {self.keep()}")
 
     def do(self, action, versions):
         match action:
@@ -215,9 +219,12 @@ class World:
                 self._write(replace(found, spec=spec), versions)
             case ReleaseClass():
                 found = self._guarded(action, versions)
-                spec = {key: value for key, value in found.spec.items() if key != "extendedResourceName"}
-                labels = {key: value for key, value in found.labels.items() if key not in OURS}
-                self._write(replace(found, spec=spec, labels=labels, annotations={}), versions)
+                spec = {**found.spec, **action.spec, "extendedResourceName": None}
+                spec = {key: value for key, value in spec.items() if value is not None}
+                labels = {**_without(found.labels, OURS), **action.labels}
+                self._write(
+                    replace(found, spec=spec, labels=labels, annotations=_without(found.annotations, NOTES)), versions
+                )
             case ApplyClass():
                 self._apply(action, versions)
             case DeleteClass():

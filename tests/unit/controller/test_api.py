@@ -66,6 +66,7 @@ def test_a_derived_class_name_keeps_the_words_and_is_lower_case(name):
 )
 def test_resource_names_of_profiles(profile, expected):
     assert resource_name_of_profile(profile) == expected
+    assert resource_name_of_profile(profile, renamed=True) == f"{expected}.shared"
 
 
 def test_names_are_those_of_the_crd():
@@ -94,6 +95,7 @@ def test_everything_is_read():
     select = {
         "type": "mig",
         "profile": "1g.10gb",
+        "profiles": ["2g.20gb"],
         "productName": "H100",
         "memory": {"min": "1Gi", "max": "2G"},
         "sharing": "mps",
@@ -114,6 +116,7 @@ def test_everything_is_read():
     assert read.spec.select == Select(
         type="mig",
         profile="1g.10gb",
+        profiles=("2g.20gb",),
         product_name="H100",
         memory_min=1 << 30,
         memory_max=2 * 10**9,
@@ -145,10 +148,15 @@ def test_the_resource_name_is_found_also_where_the_rest_is_not_understood():
     assert resource_name_of({"metadata": {"name": "b"}}) == ""
 
 
+def _deeper(inner):
+    names = st.sampled_from(["conditions", "devices", "nodes", "pods", "type", "status", "dra", "published"])
+    return st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3)
+
+
 CONDITIONS = st.builds(
     Condition,
     type=st.sampled_from(ConditionType),
-    holds=st.booleans(),
+    holds=st.none() | st.booleans(),
     reason=st.sampled_from(["One", "Two"]),
     message=st.text(max_size=5),
 )
@@ -170,6 +178,54 @@ def test_a_status_that_was_written_is_read_as_the_same(status):
     assert decode_bridge(item(status=body)).status == status
 
 
+READY = {"type": "Ready", "status": "True", "reason": "A", "message": "a", "lastTransitionTime": "t0"}
+STRANGE = {"type": "Paused", "status": "True", "reason": "A", "message": "a", "lastTransitionTime": "t0"}
+
+
+def test_of_a_newer_versions_status_what_is_known_is_read():
+    devices = {"published": 3, "allocatable": 2, "broken": 1}
+    nodes = {"dra": 1, "draining": 1}
+    status = {"conditions": [STRANGE, READY], "devices": devices, "nodes": nodes, "shape": {"a": 1}}
+    read = decode_bridge(item(status=status)).status
+    assert [condition.type for condition in read.conditions] == [ConditionType.READY]
+    assert read.devices == DeviceTally(published=3, allocatable=2)
+    assert read.nodes == NodeTally(dra=1)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"conditions": [READY | {"status": "Perhaps"}]},
+        {"conditions": [{"type": "Ready"}]},
+        {"conditions": [{"reason": "A"}]},
+        {"conditions": "none"},
+        {"conditions": 7},
+        {"devices": [1]},
+        {"devices": "many"},
+        {"nodes": "many"},
+        {"pods": [1]},
+        "well",
+        ["well"],
+    ],
+)
+def test_a_status_that_is_not_understood_counts_as_none(status):
+    assert decode_bridge(item(status=status)).status == BridgeStatus()
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), _deeper, max_leaves=10))
+def test_no_status_keeps_a_bridge_from_being_read(status):
+    body = item()
+    body["status"] = status
+    assert decode_bridge(body).spec.select == Select(type="gpu")
+
+
+@pytest.mark.parametrize("former", [{"conditions": [{"type": "Ready"}]}, {"conditions": [7]}, {"conditions": 7}])
+def test_a_status_is_written_over_one_that_is_not_understood(former):
+    ready = Condition(type=ConditionType.READY, holds=True, reason="A", message="a")
+    body = encode_status(BridgeStatus(conditions=(ready,)), former=former, now="t1")
+    assert body["conditions"][0]["lastTransitionTime"] == "t1"
+
+
 def test_a_condition_keeps_its_time_until_its_status_changes():
     ready = Condition(type=ConditionType.READY, holds=True, reason="A", message="a")
     first = encode_status(BridgeStatus(conditions=(ready,)), former={}, now="t1")
@@ -180,3 +236,9 @@ def test_a_condition_keeps_its_time_until_its_status_changes():
     third = encode_status(BridgeStatus(conditions=(other,)), former=second, now="t3")
     assert third["conditions"][0]["lastTransitionTime"] == "t3"
     assert third["conditions"][0]["status"] == "False"
+
+
+def test_what_nobody_can_tell_is_unknown():
+    ready = Condition(type=ConditionType.READY, holds=None, reason="A", message="a")
+    body = encode_status(BridgeStatus(conditions=(ready,)), former={}, now="t1")
+    assert body["conditions"][0]["status"] == "Unknown"

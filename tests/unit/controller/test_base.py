@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from controller.api import BASE_CLASSES, BaseKeeping, Select
-from controller.bridges import AddFinalizer, ApplyClass, ClearName, expression
+from controller.bridges import AddFinalizer, ApplyClass, ClearName, expressions
 from controller.watching.model import SeenClass
 
 GPU, MIG = "gpu.nvidia.com", "mig.nvidia.com"
@@ -35,7 +35,7 @@ def test_missing_ones_are_made_without_a_name(world):
     world.settle()
     assert set(world.classes) == set(BASE_CLASSES)
     for name, kind in BASE_CLASSES.items():
-        assert selector(world, name) == expression(Select(type=kind))
+        assert selector(world, name) == expressions(Select(type=kind))[0]
         assert world.classes[name].is_base
         assert (world.classes[name].bridge, world.classes[name].extended_name) == ("", "")
     assert reasons(world) == [(GPU, "BaseClassCreated"), (MIG, "BaseClassCreated")]
@@ -72,7 +72,7 @@ def test_a_name_is_taken_away_before_the_rest_is_written(world):
     assert [type(each) for each in world.keep()] == [ClearName, ApplyClass]
 
 
-@pytest.mark.parametrize("text", [THEIRS, THEIRS.replace(" && ", "\n  && "), expression(Select(type="gpu"))])
+@pytest.mark.parametrize("text", [THEIRS, THEIRS.replace(" && ", "\n  && "), *expressions(Select(type="gpu"))])
 def test_those_of_others_that_select_the_same_are_left_alone(world, text):
     world.add(theirs(text, extendedResourceName="nvidia.com/else"))
     world.settle()
@@ -102,7 +102,7 @@ def test_they_are_taken_over_where_that_is_wanted():
     world = World(keeping=BaseKeeping.ADOPT)
     world.add(theirs("true", extendedResourceName=NAME))
     world.settle()
-    assert selector(world) == expression(Select(type="gpu"))
+    assert selector(world) == expressions(Select(type="gpu"))[0]
     assert world.classes[GPU].extended_name == ""
     assert reasons(world)[0] == (GPU, "BaseClassAdopted")
 
@@ -274,7 +274,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert not found.bridge or found.bridge in world.bridges
             if found.is_base and not found.bridge:
                 assert found.extended_name == ""
-                assert selector(world, name) == expression(Select(type=BASE_CLASSES[name]))
+                assert selector(world, name) == expressions(Select(type=BASE_CLASSES[name]))[0]
             if world.keeping is BaseKeeping.ADOPT:
                 assert found.is_base or found.bridge
         stayers = sorted((each.created, each.name) for each in world.bridges.values() if not each.deleting)

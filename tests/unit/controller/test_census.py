@@ -180,6 +180,67 @@ def test_nodes_by_what_serves_a_name():
     assert census.nodes(NAME, gpu) == NodeTally(dra=1, neither=3)
 
 
+def standing(census, matches=gpu):
+    """What a node tally says, with what a status does not."""
+    found = census.nodes(NAME, matches)
+    return found.dra, found.neither, found.tainted, found.incomplete
+
+
+def a_slice(node, *tainted, total=1, kind=GPU):
+    devices = tuple(SeenDevice(name=f"d{index}", kind=kind, is_tainted=each) for index, each in enumerate(tainted))
+    return SeenSlice(pool=node, node=node, total=total, devices=devices)
+
+
+def test_a_node_serves_with_a_sound_device_in_a_complete_pool():
+    census = Census()
+    census.put_slice("s", a_slice("n", True, True))
+    assert standing(census) == (0, 1, 1, 0)
+    census.put_slice("s", a_slice("n", True, False))
+    assert standing(census) == (1, 0, 0, 0)
+    census.put_slice("s", a_slice("n", True, False, total=2))
+    assert standing(census) == (0, 1, 0, 1)
+    census.put_slice("more", SeenSlice(pool="n", node="n", total=2))
+    assert standing(census) == (1, 0, 0, 0)
+    census.put_slice("more", None)
+    census.put_slice("s", None)
+    assert standing(census) == (0, 0, 0, 0)
+    assert not census._incomplete
+
+
+def test_a_sound_device_of_another_kind_does_not_serve():
+    census = Census()
+    devices = (SeenDevice(name="a", kind=GPU, is_tainted=True), SeenDevice(name="b", kind=MIG))
+    census.put_slice("s", SeenSlice(pool="n", node="n", devices=devices))
+    assert standing(census) == (0, 1, 1, 0)
+    assert standing(census, mig) == (1, 0, 0, 0)
+    assert standing(census, anything) == (1, 0, 0, 0)
+
+
+def test_a_node_that_is_full_serves_also_where_its_devices_are_held():
+    census = Census()
+    census.put_slice("s", a_slice("n", False))
+    census.put_claim("a/c", SeenClaim(name="a/c", devices=(("n", "d0"),)))
+    assert census.devices(gpu).allocatable == 0
+    assert standing(census) == (1, 0, 0, 0)
+
+
+def test_of_several_pools_of_a_node_one_that_serves_is_enough():
+    census = Census()
+    census.put_slice("bad", a_slice("n", True))
+    census.put_slice("good", SeenSlice(pool="n-2", node="n", devices=(SeenDevice(name="x", kind=GPU),)))
+    assert standing(census) == (1, 0, 0, 0)
+    census.put_slice("good", None)
+    assert standing(census) == (0, 1, 1, 0)
+
+
+def test_where_the_device_plugin_serves_devices_that_cannot_be_had_are_no_matter():
+    census = Census()
+    census.put_slice("s", a_slice("n", True))
+    census.put_node("n", SeenNode(name="n", allocatable=((NAME, 8),)))
+    assert census.nodes(NAME, gpu).device_plugin == 1
+    assert standing(census) == (0, 0, 0, 0)
+
+
 def test_kinds_that_are_gone_are_not_remembered():
     census = Census()
     census.put_slice("s", DEVICES)
@@ -257,6 +318,7 @@ class AnyOrder(RuleBasedStateMachine):
         for matches in (gpu, mig, anything):
             assert self.census.devices(matches) == fresh.devices(matches)
             assert self.census.nodes(NAME, matches) == fresh.nodes(NAME, matches)
+            assert standing(self.census, matches) == standing(fresh, matches)
             places = self.census.places(matches)
             assert places == fresh.places(matches)
             distinct = {node: found.distinct for node, found in fresh.places(matches).items()}

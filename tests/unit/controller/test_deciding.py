@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from controller.api import Condition, ConditionType, DeviceTally, Mode, NodeTally, Select
-from controller.bridges import AddFinalizer, ApplyClass, ClearName, DeleteClass, ReleaseClass, RemoveFinalizer, Waiting
+from controller.bridges import AddFinalizer, ApplyClass, ClearName, DeleteClass, RemoveFinalizer, Waiting
 
 CLASS = "gpu.gpu.dradriver.dev"
+MANAGED_BY, BRIDGE_LABEL = OURS[:2]
 
 
 def kinds(decision):
@@ -63,7 +64,18 @@ def test_the_status_says_what_is_there():
         (DeviceTally(), NodeTally(device_plugin=3), {"Ready": "NoDevices"}),
         (DeviceTally(published=8), NodeTally(device_plugin=1), {"Ready": "OnDevicePlugin"}),
         (DeviceTally(published=8, tainted=7), NodeTally(dra=1), {"Ready": "Serving"}),
-        (DeviceTally(published=8, tainted=8), NodeTally(dra=1), {"Ready": "Serving", "Degraded": "AllTainted"}),
+        (
+            DeviceTally(published=8, tainted=8),
+            NodeTally(neither=1, tainted=1),
+            {"Ready": "AllTainted", "Degraded": "AllTainted"},
+        ),
+        (DeviceTally(published=8, blocked=8), NodeTally(neither=1, incomplete=1), {"Ready": "PoolsIncomplete"}),
+        (
+            DeviceTally(published=8, blocked=4, tainted=4),
+            NodeTally(device_plugin=1, neither=2, incomplete=1, tainted=1),
+            {"Ready": "PoolsIncomplete"},
+        ),
+        (DeviceTally(published=8, blocked=4), NodeTally(dra=1, incomplete=1), {"Ready": "Serving"}),
     ],
 )
 def test_why_a_bridge_is_not_ready_or_degraded(devices, nodes, expected):
@@ -72,6 +84,49 @@ def test_why_a_bridge_is_not_ready_or_degraded(devices, nodes, expected):
     world.settle()
     assert world.reasons() == expected
     assert world.carriers() == {CLASS}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        (NodeTally(tainted=2), ["all devices", "2 nodes", "taint that keeps pods away"]),
+        (NodeTally(incomplete=1, tainted=2), ["1 node with devices", "all devices on 2 nodes are tainted"]),
+    ],
+)
+def test_what_keeps_nodes_from_serving_is_said(nodes, words):
+    world = World(nodes=nodes)
+    world.add(bridge(mode=Mode.WHEN_READY))
+    world.settle()
+    message = world.status().condition(ConditionType.READY).message
+    assert all(word in message for word in [*words, "the class gets the name when a node can serve it"])
+    assert world.carriers() == set()
+    world.nodes = NodeTally(dra=1)
+    world.settle()
+    assert world.carriers() == {CLASS}
+
+
+def test_of_an_expression_of_the_user_only_what_is_known_is_said():
+    world = World(nodes=NodeTally(dra=3))
+    world.add(bridge(mode=Mode.WHEN_READY, select=Select(cel="true")))
+    world.settle()
+    ready = world.status().condition(ConditionType.READY)
+    assert (ready.holds, ready.reason) == (None, "SelectedByExpression")
+    assert ready.message.startswith("3 nodes publish devices of the kinds that the other fields select; which of them")
+    assert "can serve" not in ready.message
+    assert world.carriers() == {CLASS}
+    assert "Ready" not in reasons(world)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [(NodeTally(), "NoDevices"), (NodeTally(tainted=1), "AllTainted"), (NodeTally(incomplete=1), "PoolsIncomplete")],
+)
+def test_with_an_expression_the_name_waits_for_devices_that_it_could_select(nodes, reason):
+    world = World(nodes=nodes)
+    world.add(bridge(mode=Mode.WHEN_READY, select=Select(cel="true")))
+    world.settle()
+    assert world.reasons()["Ready"] == reason
+    assert world.carriers() == set()
 
 
 def test_a_bridge_that_waits_gets_the_name_with_the_first_node_and_keeps_it():
@@ -197,24 +252,6 @@ def test_a_class_of_somebody_else_is_not_touched():
     assert world.classes[CLASS] == before
     assert world.reasons() == {"Ready": "ClassNotOurs", "Conflict": "ClassNotOurs"}
     assert "spec.adopt" in world.status().conditions[0].message
-
-
-@pytest.mark.parametrize("extended_name", ["", NAME])
-def test_it_is_taken_over_where_that_is_wanted_and_given_back(extended_name):
-    world = World()
-    world.add(foreign(CLASS, extended_name=extended_name), bridge(adopt=True))
-    world.settle()
-    assert world.classes[CLASS].bridge == "gpu"
-    assert world.carriers() == {CLASS}
-    assert "ClassAdopted" in reasons(world)
-    assert kinds(world.step()) == []
-    world.users[CLASS] = {"a/claim"}
-    world.delete("gpu")
-    decision = world.step()
-    assert ReleaseClass in kinds(decision)
-    assert world.bridges == {}
-    given_back = world.classes[CLASS]
-    assert (given_back.bridge, given_back.extended_name, given_back.labels, given_back.annotations) == ("", "", {}, {})
 
 
 def test_a_name_on_a_class_of_somebody_else_is_not_given_a_second_time():

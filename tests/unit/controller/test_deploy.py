@@ -1,11 +1,12 @@
 """The controller's manifests agree with its code."""
 
+import re
 import tomllib
 
 import yaml
 from support.cluster import REPOSITORY
 
-from controller.api import BRIDGES
+from controller.api import BRIDGES, decode_bridge
 from controller.manager import LEASE
 
 
@@ -60,3 +61,23 @@ def test_roles_are_bound_to_its_account():
 def test_the_console_script():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     assert project["scripts"]["dradriver-controller"] == "controller.__main__:main"
+
+
+def documents(path):
+    """YAML of a file: all of it, or the blocks of a page for people."""
+    text = path.read_text()
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if path.suffix == ".md" else [text]
+    return [each for block in blocks for each in yaml.safe_load_all(block) if isinstance(each, dict)]
+
+
+def test_every_bridge_that_people_copy_keeps_apart_what_is_shared_under_a_name_of_its_own():
+    pages = [*REPOSITORY.glob("deploy/**/*.yaml"), *REPOSITORY.glob("docs/**/*.md"), REPOSITORY / "README.md"]
+    bridges = [
+        decode_bridge(each)
+        for page in pages
+        for each in documents(page)
+        if each.get("kind") == BRIDGES.kind and "spec" in each
+    ]
+    assert {each.spec.resource_name for each in bridges} >= {"nvidia.com/gpu", "nvidia.com/mig-1g.10gb"}
+    for each in bridges:
+        assert each.spec.select.renamed is each.spec.resource_name.endswith(".shared")

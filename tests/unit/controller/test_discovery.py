@@ -2,15 +2,15 @@ import pytest
 from doubles.bridgeworld import bridge
 
 from controller.api import Mode, decode_bridge
-from controller.bridges import discover
+from controller.bridges import discover, matches
 from controller.bridges.discovery import GRACE_SECONDS, profiles
 from controller.watching.model import DeviceKind
 
 SMALL = "nvidia.com/mig-1g.10gb"
 
 
-def mig(profile):
-    return DeviceKind(type="mig", profile=profile)
+def mig(profile, *, renamed=False):
+    return DeviceKind(type="mig", profile=profile, renamed=renamed)
 
 
 def found(kinds=(), bridges=(), *, used=(), missing=None, now=0.0, mode=Mode.ENABLED):
@@ -33,6 +33,26 @@ def test_every_profile_gets_a_bridge_in_the_device_plugins_name():
         assert each.is_discovered
         assert each.spec.mode is Mode.WHEN_READY
         assert each.spec.select.type == "mig"
+        assert each.spec.select.renamed is False
+
+
+def test_what_is_shared_under_a_name_of_its_own_has_a_bridge_of_its_own():
+    kinds = [mig("1g.10gb"), mig("1g.10gb", renamed=True), mig("2g.20gb+me", renamed=True)]
+    made = {body["metadata"]["name"]: decode_bridge(body).spec for body in found(kinds).create}
+    assert {name: spec.resource_name for name, spec in made.items()} == {
+        "mig-1g.10gb": SMALL,
+        "mig-1g.10gb.shared": f"{SMALL}.shared",
+        "mig-2g.20gb.me.shared": "nvidia.com/mig-2g.20gb.me.shared",
+    }
+    for kind in kinds:
+        assert sum(matches(spec.select, kind) for spec in made.values()) == 1
+
+
+def test_the_bridge_of_what_is_shared_goes_with_it():
+    own = discovered("mig-1g.10gb.shared", f"{SMALL}.shared")
+    late = found([mig("1g.10gb")], [own, discovered()], missing={own.name: 0.0}, now=GRACE_SECONDS)
+    assert late.delete == (("mig-1g.10gb.shared", "uid-mig-1g.10gb.shared"),)
+    assert found([mig("1g.10gb", renamed=True)], [own], missing={own.name: 0.0}, now=GRACE_SECONDS).delete == ()
 
 
 def test_what_is_no_profile_gets_none():

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.api import Select, Sharing
-from controller.bridges import expression, matches
+from controller.bridges import expressions, matches
 from controller.watching.model import DeviceKind
 
 GI = 1 << 30
@@ -14,6 +14,11 @@ RENAMED = DeviceKind(type="gpu", product_name="A30", memory=24 * GI, sharing="ti
 UNKNOWN = DeviceKind()
 
 
+def ours(select):
+    """What we say ourselves."""
+    return expressions(select)[0]
+
+
 @pytest.mark.parametrize(
     ("select", "expected"),
     [
@@ -22,6 +27,12 @@ UNKNOWN = DeviceKind()
         (Select(type="gpu", renamed=False), {WHOLE, SHARED}),
         (Select(type="gpu", sharing=Sharing.TIME_SLICING, renamed=False), set()),
         (Select(type="mig"), {SMALL}),
+        (Select(type="any"), {WHOLE, SMALL, SHARED, RENAMED}),
+        (Select(type="any", renamed=True), {RENAMED}),
+        (Select(type="any", profiles=("1g.10gb",)), {WHOLE, SMALL, SHARED, RENAMED}),
+        (Select(type="any", profiles=("2g.20gb", "3g.40gb")), {WHOLE, SHARED, RENAMED}),
+        (Select(type="mig", profiles=("2g.20gb", "1g.10gb")), {SMALL}),
+        (Select(type="mig", profiles=("2g.20gb",)), set()),
         (Select(profile="1g.10gb"), {SMALL}),
         (Select(profile="2g.20gb"), set()),
         (Select(product_name="H100"), {WHOLE, SMALL, SHARED}),
@@ -41,7 +52,7 @@ def test_which_devices_are_selected(select, expected):
 
 def test_the_expression_asks_for_the_driver_first_and_for_attributes_only_where_they_are():
     select = Select(type="mig", profile="1g.10gb", memory_min=10 * GI, sharing=Sharing.TIME_SLICING)
-    assert expression(select).split(" && ") == [
+    assert ours(select).split(" && ") == [
         "device.driver == 'gpu.nvidia.com'",
         "has(device.attributes['gpu.nvidia.com'].type)",
         "device.attributes['gpu.nvidia.com'].type == 'mig'",
@@ -54,24 +65,50 @@ def test_the_expression_asks_for_the_driver_first_and_for_attributes_only_where_
     ]
 
 
+def test_whole_gpus_and_partitions_of_some_profiles():
+    kind, profile = (f"device.attributes['gpu.nvidia.com'].{name}" for name in ("type", "profile"))
+    among = f"has({profile}) && {profile} in ['1g.10gb', '2g.20gb']"
+    driver = "device.driver == 'gpu.nvidia.com' && "
+    assert ours(Select(type="any")) == f"{driver}has({kind}) && {kind} in ['gpu', 'mig']"
+    both = ours(Select(type="any", profiles=("1g.10gb", "2g.20gb"), renamed=False))
+    assert both.startswith(f"{driver}has({kind}) && ({kind} == 'gpu' || {kind} == 'mig' && {among}) && (!has(")
+    partitions = ours(Select(type="mig", profiles=("1g.10gb", "2g.20gb")))
+    assert partitions == f"{driver}has({kind}) && {kind} == 'mig' && {among}"
+
+
 def test_devices_that_say_nothing_of_sharing_are_not_shared():
-    assert "(!has(" in expression(Select(type="gpu", sharing=Sharing.NONE))
+    assert "(!has(" in ours(Select(type="gpu", sharing=Sharing.NONE))
 
 
 def test_devices_that_say_nothing_of_their_name_are_not_renamed():
     field = "device.attributes['gpu.nvidia.com'].renamed"
-    assert expression(Select(type="gpu", renamed=False)).endswith(f" && (!has({field}) || {field} == false)")
-    assert expression(Select(type="gpu", renamed=True)).endswith(f" && has({field}) && {field} == true")
+    assert ours(Select(type="gpu", renamed=False)).endswith(f" && (!has({field}) || {field} == false)")
+    assert ours(Select(type="gpu", renamed=True)).endswith(f" && has({field}) && {field} == true")
 
 
-def test_the_users_own_expression_is_a_unit():
-    text = expression(Select(type="gpu", cel="a || b // why"))
-    assert text.endswith(" && (a || b // why\n)")
+OPEN = [
+    "true",
+    "a || b // why",
+    "true) || (true",
+    "true\n) || (true //",
+    "'",
+]
+
+
+@pytest.mark.parametrize("own", OPEN)
+def test_the_users_own_expression_is_behind_ours_and_never_joined_to_it(own):
+    assert expressions(Select(type="gpu", cel=own)) == (ours(Select(type="gpu")), own)
+
+
+@given(st.text(min_size=1))
+def test_no_expression_of_the_user_changes_ours(own):
+    plain = Select(profile="1g.10gb")
+    assert expressions(Select(profile="1g.10gb", cel=own)) == (ours(plain), own)
 
 
 @given(st.text(max_size=20))
 def test_no_product_name_gets_out_of_its_quotes(name):
-    text = expression(Select(type="gpu", product_name=name))
+    text = ours(Select(type="gpu", product_name=name))
     if name:
         literal = text.partition(".productName == ")[2]
         assert literal[0] == literal[-1] == "'"
@@ -81,13 +118,13 @@ def test_no_product_name_gets_out_of_its_quotes(name):
 
 
 FIELDS = {
-    "type": st.sampled_from(["gpu", "mig"]),
+    "type": st.sampled_from(["gpu", "mig", "any"]),
     "profile": st.sampled_from(["1g.10gb", "2g.20gb"]),
     "product_name": st.sampled_from(["H100", "A100"]),
 }
 KINDS = st.builds(
     DeviceKind,
-    **FIELDS,
+    **FIELDS | {"type": st.sampled_from(["gpu", "mig", ""])},
     memory=st.none() | st.integers(0, 4),
     sharing=st.sampled_from(["", "none", "mps"]),
     renamed=st.booleans(),
@@ -96,6 +133,7 @@ MORE = st.fixed_dictionaries(
     {},
     optional=FIELDS
     | {
+        "profiles": st.lists(st.sampled_from(["1g.10gb", "3g.40gb"]), max_size=2).map(tuple),
         "memory_min": st.integers(0, 4),
         "memory_max": st.integers(0, 4),
         "sharing": st.sampled_from(Sharing),

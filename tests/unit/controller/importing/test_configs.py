@@ -6,12 +6,7 @@ from doubles.deviceplugin import gap, plan, said, selections
 from controller.importing import Weight, read
 from dradriver.api.node_config import decode
 
-ANY = {
-    "cel": (
-        "has(device.attributes['gpu.nvidia.com'].type) && device.attributes['gpu.nvidia.com'].type in ['gpu', 'mig']"
-    ),
-    "renamed": False,
-}
+ANY = {"type": "any", "renamed": False}
 GPU = {"type": "gpu", "renamed": False}
 OFF = {"gpus": [{"mig": "off"}]}
 SPREAD = {"gpus": [{"mig": "static"}], "order": "spread"}

@@ -9,7 +9,6 @@ from controller.importing import Weight, make_plan, read, read_cluster
 from controller.importing.plan import NodePlan
 from dradriver.api.node_config import decode
 
-ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 PLAIN, RENAMED_GPU = {"type": "gpu", "renamed": False}, {"type": "gpu", "renamed": True}
 NONE, SINGLE, MIXED = (f"flags: {{migStrategy: {way}}}" for way in ("none", "single", "mixed"))
@@ -92,7 +91,7 @@ def test_a_key_that_no_label_can_hold_gets_another_name():
 
 
 def test_single_beside_none_takes_what_the_node_has():
-    assert "in ['gpu', 'mig']" in selections(plan({"default": NONE, "s": SINGLE}))[GPU]["cel"]
+    assert selections(plan({"default": NONE, "s": SINGLE}))[GPU] == {"type": "any", "renamed": False}
 
 
 def test_single_beside_mixed_without_nodes_is_the_narrower_one():
@@ -103,11 +102,7 @@ def test_single_beside_mixed_without_nodes_is_the_narrower_one():
 
 def test_single_beside_mixed_is_told_apart_where_profiles_differ():
     made = plan({"m": MIXED, "s": SINGLE}, node("a", config="m", gpu=1, mig_1g_10gb=7), cut("b", "3g.40gb", config="s"))
-    assert selections(made)[GPU] == {
-        "cel": f"has({ATTRIBUTES}.type) && {ATTRIBUTES}.type == 'gpu' || "
-        f"has({ATTRIBUTES}.profile) && {ATTRIBUTES}.profile in ['3g.40gb']",
-        "renamed": False,
-    }
+    assert selections(made)[GPU] == {"type": "any", "profiles": ["3g.40gb"], "renamed": False}
     assert "is not served" not in said(made)
 
 
@@ -166,10 +161,7 @@ def test_mps_makes_no_shares_and_the_name_finds_none():
 
 def test_shares_of_instances_are_told_apart_from_instances_by_the_way_they_are_shared():
     made = plan({"m": MIXED, "s": f"{SINGLE}\n{RENAMED}"}, profiles=["1g.10gb"], fallbacks=())
-    assert selections(made)["nvidia.com/gpu.shared"] == {
-        "cel": f"has({ATTRIBUTES}.type) && {ATTRIBUTES}.type in ['gpu', 'mig']",
-        "renamed": True,
-    }
+    assert selections(made)["nvidia.com/gpu.shared"] == {"type": "any", "renamed": True}
     assert "is not served" not in said(made)
 
 
@@ -479,7 +471,7 @@ def test_single_beside_mixed_without_a_telling_label_is_the_narrower_one(labels)
 def test_a_label_of_shared_instances_tells_the_profile_too():
     shared = node("b", config="s", labels={"nvidia.com/gpu.product": "H100-MIG-3g.40gb-SHARED"}, gpu=7)
     made = plan({"m": MIXED, "s": SINGLE}, node("a", config="m", gpu=1, mig_1g_10gb=7), shared)
-    assert "['3g.40gb']" in selections(made)[GPU]["cel"]
+    assert selections(made)[GPU]["profiles"] == ["3g.40gb"]
 
 
 def test_one_file_is_every_nodes():
