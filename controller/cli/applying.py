@@ -18,14 +18,12 @@ from controller.cli.wanted import (
     NODE_CONFIG_MAP,
     NODE_CONFIG_NAMESPACE,
     QUOTAS,
-    Refusal,
-    Write,
     bridges,
     labels,
     node_configs,
     stale_bridges,
-    title,
 )
+from controller.cli.writes import Refusal, Write, title
 from controller.importing import Plan
 from dradriver.kube import NODES, Client, ConflictError, InvalidError, KubeError, NotFoundError, Object, Resource
 
@@ -51,7 +49,7 @@ class Outcome:
     Attributes:
         object: which.
         what: became of it.
-        told: cause and next step, where it was left, be it in part.
+        told: cause and next step, where it is not as the plan wants it, or not wanted any more.
     """
 
     object: str
@@ -154,7 +152,7 @@ class _Applier:
         if isinstance(item, Refusal):
             return Outcome(object=item.object, what=What.LEFT, told=f"{item.why}; {item.todo}")
         if not item.needed:
-            return Outcome(object=str(item), what=What.UNCHANGED)
+            return Outcome(object=str(item), what=What.UNCHANGED, told=_otherwise(item))
         try:
             answer = self._write(item)
         except ConflictError as error:
@@ -228,10 +226,13 @@ def _remedy(item: Write) -> str:
         )
     if item.resource is NODES:
         return f"see who sets the label {LABEL}, and apply again"
-    found = differences(item)
-    if not found:
-        return "see who changes it at this moment, and apply again"
-    return f"{'; '.join(map(str, found))}; leave it so, or set what the plan wants: {patch(item)}"
+    return _otherwise(item) or "see who changes it at this moment, and apply again"
+
+
+def _otherwise(item: Write) -> str:
+    """Tell each field that is not as the plan wants it, and the command that sets them; "" for none."""
+    found = "; ".join(map(str, differences(item)))
+    return f"{found}; leave it so, or set what the plan wants: {patch(item)}" if found else ""
 
 
 def _unread(what: str, error: KubeError) -> Outcome:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from controller.api import BRIDGES
-from controller.cli.wanted import Write
+from controller.cli.writes import Write
 from dradriver.api.problems import show_value
 
 _MODE: Final = ("mode",)
@@ -73,6 +73,8 @@ def _why(item: Write, one: Difference) -> str:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, list | dict):
+        return json.dumps(value)
     return value if isinstance(value, str) and value.isprintable() else show_value(value)
 
 

@@ -1,11 +1,14 @@
 """What `--apply` would write, and what it leaves alone because it is somebody else's. Pure: nothing is written here."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.api import BRIDGES
+from controller.cli.differences import differences, patch
 from controller.cli.printing import as_yaml
+from controller.cli.writes import Refusal, Write, title
 from controller.importing import Plan
 from dradriver.api.node_config import DEFAULT_NAME, decode
 from dradriver.api.text import TextError, parse
@@ -21,49 +24,6 @@ NODE_CONFIG_MAP: Final = "dradriver-node-config"
 NODE_CONFIG_NAMESPACE: Final = "dradriver"
 NODE_CONFIG_KEY: Final = "nodes.yaml"
 LABEL: Final = "dradriver.dev/config"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
-    """One object that is to be as `body` says.
-
-    Attributes:
-        resource: its type.
-        body: the fields that the plan wants.
-        live: the object as it was seen; None where there is none.
-        needed: whether it has to be written at all.
-    """
-
-    resource: Resource
-    body: Object
-    live: Object | None = None
-    needed: bool = True
-
-    def __str__(self) -> str:
-        return title(self.resource, self.body["metadata"])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """One object that is left as it is.
-
-    Attributes:
-        object: which.
-        why: the cause, a sentence.
-        todo: the next step, a sentence.
-    """
-
-    object: str
-    why: str
-    todo: str
-
-    def __str__(self) -> str:
-        return f"{self.object}: {self.why}; {self.todo}"
-
-
-def title(resource: Resource, metadata: Mapping[str, Any]) -> str:
-    """Name an object for people."""
-    return f"{resource.kind} {'/'.join(filter(None, (metadata.get('namespace'), metadata['name'])))}"
 
 
 def config_map(plan: Plan) -> Object | None:
@@ -129,14 +89,17 @@ def _others(there: Mapping[str, Object], name: str, resource: str) -> list[Objec
 
 def _other_bridge(name: str, body: Mapping[str, Any], other: Object) -> Write | Refusal:
     """Keep one that selects the same under another name."""
-    if other["spec"].get("select") == body["spec"]["select"]:
-        return Write(resource=BRIDGES, body=other, live=other, needed=False)
     found = other["metadata"]["name"]
+    renamed = Write(resource=BRIDGES, body={**body, "metadata": {"name": found}}, live=other, needed=False)
+    if other["spec"].get("select") == body["spec"]["select"]:
+        return renamed
+    told = "; ".join(map(str, differences(renamed)))
     return Refusal(
         object=f"{BRIDGES.kind} {name}",
-        why=f"{body['spec']['resourceName']} has the bridge {found} already, and of two bridges the older one works",
-        todo=f"give {found} the `select` of the plan (-o yaml shows it), or delete it (kubectl delete erb {found}) and "
-        "apply again",
+        why=f"{body['spec']['resourceName']} has the bridge {found} already, and of two bridges the older one works; "
+        f"there {told}",
+        todo=f"leave it so, or set what the plan wants ({patch(renamed)}), or delete it "
+        f"({shlex.join(['kubectl', 'delete', 'erb', found])}), and apply again",
     )
 
 

@@ -279,7 +279,10 @@ def test_a_bridge_of_another_name_for_the_resource_is_left_and_told(world):
 def test_a_bridge_of_another_name_that_selects_the_same_will_do(world):
     world.admin.create(BRIDGES, bridge("mine", GPU, {"type": "gpu", "renamed": False}))
     outcomes, told = world.apply()
-    assert (outcomes["ExtendedResourceBridge mine"], told) == ("unchanged", "")
+    assert outcomes["ExtendedResourceBridge mine"] == "unchanged"
+    assert told.startswith("kubectl dra plan: ExtendedResourceBridge mine: spec.mode is Enabled and the plan wants")
+    world.admin.patch(BRIDGES, "mine", {"spec": {"mode": "WhenReady"}})
+    assert world.apply()[1] == ""
     assert world.find(BRIDGES, "gpu") is None
 
 
