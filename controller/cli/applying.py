@@ -22,6 +22,7 @@ from controller.cli.wanted import (
     labels,
     node_configs,
     stale_bridges,
+    stale_quotas,
 )
 from controller.cli.writes import Refusal, Write, title
 from controller.importing import Plan
@@ -138,6 +139,22 @@ class _Applier:
                 yield _unread(title(QUOTAS, metadata), error)
             else:
                 yield self._done(Write(resource=QUOTAS, body=dict(body), live=live))
+        yield from self._stale_quotas(plan)
+
+    def _stale_quotas(self, plan: Plan) -> Iterator[Outcome]:
+        try:
+            live = self._client.list(QUOTAS).items
+        except KubeError:
+            # That quotas cannot be listed was told when the cluster was read.
+            return
+        for namespace, name in stale_quotas(plan, live):
+            delete = shlex.join(["kubectl", "delete", "resourcequota", name, "-n", namespace])
+            yield Outcome(
+                object=f"{QUOTAS.kind} {namespace}/{name}",
+                what=What.STALE,
+                told="an earlier --apply has written it, and the plan has it no more; it goes on to limit claims of its "
+                f"namespace; where nobody needs it, delete it: {delete}",
+            )
 
     def _find(self, resource: Resource, name: str, namespace: str) -> Object | None:
         try:

@@ -79,6 +79,16 @@ def stale_bridges(plan: Plan, live: Iterable[Object]) -> list[str]:
     ]
 
 
+def stale_quotas(plan: Plan, live: Iterable[Object]) -> list[tuple[str, str]]:
+    """Give namespace and name of the quotas that an earlier `--apply` has written, and that the plan has no more."""
+    wanted = {_key(body) for body in plan.limits.quotas}
+    return [_key(item) for item in live if _key(item) not in wanted and _is_applied(item)]
+
+
+def _key(item: Mapping[str, Any]) -> tuple[str, str]:
+    return item["metadata"]["namespace"], item["metadata"]["name"]
+
+
 def _is_applied(item: Object) -> bool:
     return any(entry.get("manager") == FIELD_MANAGER for entry in item["metadata"].get("managedFields") or ())
 

@@ -173,6 +173,24 @@ def test_a_bridge_of_an_earlier_plan_is_told_and_left(api, applied):
     assert ("extendedresourcebridges", "", "old") in api.objects
 
 
+def test_a_quota_of_an_earlier_plan_is_told_where_quotas_are_written(api, applied):
+    put_all(api)
+    for namespace, name, manager in (
+        ("ml", "old", "dradriver-plan"),
+        ("ml", "theirs", "kubectl"),
+        ("x", "q-claims", ""),
+    ):
+        metadata = {"namespace": namespace, "name": name, "managedFields": [{"manager": manager}]}
+        api.put("resourcequotas", {"kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": {}}})
+    assert "ResourceQuota ml/old" not in applied()
+    found = applied(quotas=True)
+    assert {"ResourceQuota ml/theirs", "ResourceQuota x/q-claims"}.isdisjoint(found)
+    old = found["ResourceQuota ml/old"]
+    assert (old.what, old.failed) == (What.STALE, False)
+    assert old.told.endswith("delete it: kubectl delete resourcequota old -n ml")
+    assert found[QUOTA].what is What.UNCHANGED
+
+
 def test_bridges_of_an_earlier_plan_are_told_by_a_plan_without_any(api, applied):
     api.put("extendedresourcebridges", bridge({"type": "gpu"}, manager="dradriver-plan"))
     assert applied(plan({}, fallbacks=()))[BRIDGE].what is What.STALE
