@@ -152,7 +152,7 @@ class _Applier:
             yield Outcome(
                 object=f"{QUOTAS.kind} {namespace}/{name}",
                 what=What.STALE,
-                told="an earlier --apply has written it, and the plan has it no more; it goes on to limit claims of its "
+                told="an earlier --apply has written it, and the plan has it no more; it still limits claims of its "
                 f"namespace; where nobody needs it, delete it: {delete}",
             )
 
