@@ -3,12 +3,14 @@
 What is somebody else's stays as it is, and is told; the other objects are written all the same.
 """
 
+import shlex
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from controller.api import BRIDGES
+from controller.cli.differences import differences, patch, without_mode
 from controller.cli.wanted import (
     CONFIG_MAPS,
     FIELD_MANAGER,
@@ -16,13 +18,13 @@ from controller.cli.wanted import (
     NODE_CONFIG_MAP,
     NODE_CONFIG_NAMESPACE,
     QUOTAS,
-    Refusal,
-    Write,
     bridges,
     labels,
     node_configs,
-    title,
+    stale_bridges,
+    stale_quotas,
 )
+from controller.cli.writes import Refusal, Write, title
 from controller.importing import Plan
 from dradriver.kube import NODES, Client, ConflictError, InvalidError, KubeError, NotFoundError, Object, Resource
 
@@ -33,8 +35,12 @@ class What(StrEnum):
     CREATED = "created"
     CHANGED = "changed"
     UNCHANGED = "unchanged"
+    PARTLY = "changed in part"
+    """Some of its fields are somebody else's."""
     LEFT = "left as it is"
     """It is somebody else's, or cannot be written."""
+    STALE = "no longer planned"
+    """An earlier plan has written it; it is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +50,17 @@ class Outcome:
     Attributes:
         object: which.
         what: became of it.
-        told: cause and next step, where it was left.
+        told: cause and next step, where it is not as the plan wants it, or not wanted any more.
     """
 
     object: str
     what: What
     told: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the plan could not be written as it is."""
+        return self.what in (What.PARTLY, What.LEFT)
 
 
 _INSTALL: Final = "kubectl apply -f deploy/crds"
@@ -84,16 +95,16 @@ class _Applier:
         self._dry_run = dry_run
 
     def bridges(self, plan: Plan) -> Iterator[Outcome]:
-        if not plan.bridges:
-            return
         try:
             live = self._client.list(BRIDGES).items
         except NotFoundError:
-            yield Outcome(object=f"{BRIDGES.kind}s", what=What.LEFT, told=_CRD_MISSING)
+            if plan.bridges:
+                yield Outcome(object=f"{BRIDGES.kind}s", what=What.LEFT, told=_CRD_MISSING)
         except KubeError as error:
             yield _unread(f"{BRIDGES.kind}s", error)
         else:
             yield from self._all(bridges(plan, live))
+            yield from map(_stale, stale_bridges(plan, live))
 
     def node_configs(self, plan: Plan) -> Generator[Outcome, None, frozenset[str]]:
         """Write the ConfigMap; returns the configurations of the plan that it has then."""
@@ -128,6 +139,22 @@ class _Applier:
                 yield _unread(title(QUOTAS, metadata), error)
             else:
                 yield self._done(Write(resource=QUOTAS, body=dict(body), live=live))
+        yield from self._stale_quotas(plan)
+
+    def _stale_quotas(self, plan: Plan) -> Iterator[Outcome]:
+        try:
+            live = self._client.list(QUOTAS).items
+        except KubeError:
+            # That quotas cannot be listed was told when the cluster was read.
+            return
+        for namespace, name in stale_quotas(plan, live):
+            delete = shlex.join(["kubectl", "delete", "resourcequota", name, "-n", namespace])
+            yield Outcome(
+                object=f"{QUOTAS.kind} {namespace}/{name}",
+                what=What.STALE,
+                told="an earlier --apply has written it, and the plan has it no more; it still limits claims of its "
+                f"namespace; where nobody needs it, delete it: {delete}",
+            )
 
     def _find(self, resource: Resource, name: str, namespace: str) -> Object | None:
         try:
@@ -142,17 +169,47 @@ class _Applier:
         if isinstance(item, Refusal):
             return Outcome(object=item.object, what=What.LEFT, told=f"{item.why}; {item.todo}")
         if not item.needed:
-            return Outcome(object=str(item), what=What.UNCHANGED)
+            return Outcome(object=str(item), what=What.UNCHANGED, told=_otherwise(item))
         try:
-            answer = self._client.apply(
-                item.resource, item.body, field_manager=FIELD_MANAGER, force=False, dry_run=self._dry_run
-            )
+            answer = self._write(item)
+        except ConflictError as error:
+            return self._rest(item, error)
         except KubeError as error:
             return Outcome(object=str(item), what=What.LEFT, told=_told(item, error))
         if item.live is None:
             return Outcome(object=str(item), what=What.CREATED)
         same = _content(answer) == _content(item.live)
         return Outcome(object=str(item), what=What.UNCHANGED if same else What.CHANGED)
+
+    def _rest(self, item: Write, error: ConflictError) -> Outcome:
+        """Write what nobody else has set, where it means something by itself; tell what is left."""
+        left = Outcome(object=str(item), what=What.LEFT, told=_told(item, error))
+        rest = without_mode(item)
+        if rest is None or item.live is None:
+            return left
+        try:
+            answer = self._write(rest)
+        except KubeError:
+            # Somebody has set more since it was read.
+            return left
+        if _content(answer) == _content(item.live):
+            return left
+        told = _told(replace(item, live=answer), error)
+        return Outcome(object=str(item), what=What.PARTLY, told=f"{told}; its other fields are as planned")
+
+    def _write(self, item: Write) -> Object:
+        return self._client.apply(
+            item.resource, item.body, field_manager=FIELD_MANAGER, force=False, dry_run=self._dry_run
+        )
+
+
+def _stale(name: str) -> Outcome:
+    return Outcome(
+        object=f"{BRIDGES.kind} {name}",
+        what=What.STALE,
+        told="an earlier --apply has written it, and the plan has it no more; pods that ask for its resource still get "
+        f"devices by it; where nobody needs it, delete it: kubectl delete erb {shlex.quote(name)}",
+    )
 
 
 def _metadata(node: Object) -> Object:
@@ -186,7 +243,13 @@ def _remedy(item: Write) -> str:
         )
     if item.resource is NODES:
         return f"see who sets the label {LABEL}, and apply again"
-    return "leave it, or set the fields of the plan there (-o yaml shows them), or delete it and apply again"
+    return _otherwise(item) or "see who changes it at this moment, and apply again"
+
+
+def _otherwise(item: Write) -> str:
+    """Tell each field that is not as the plan wants it, and the command that sets them; "" for none."""
+    found = "; ".join(map(str, differences(item)))
+    return f"{found}; leave it so, or set what the plan wants: {patch(item)}" if found else ""
 
 
 def _unread(what: str, error: KubeError) -> Outcome:

@@ -53,6 +53,11 @@ def read_objects(file: str) -> list[object]:
         ) from error
 
 
+def is_nothing(document: object) -> bool:
+    """Tell whether it is a list without items, which kubectl writes where it finds nothing."""
+    return isinstance(document, dict) and document.get("items") == []
+
+
 def _documents(text: str) -> list[object]:
     try:
         return [json.loads(text)]

@@ -9,6 +9,7 @@ from controller.cli.wanted import CONFIG_MAPS
 from controller.importing import Source, SourceError
 from controller.importing.installed import Installed, find_plugins
 from controller.importing.sources import ONLY, from_object
+from dradriver.api.problems import Problem
 from dradriver.kube import DEVICE_CLASSES, NODES, PODS, ApiError, Client, KubeError, NotFoundError, Object, Resource
 
 _APPS: Final = ("deployments", "Deployment"), ("statefulsets", "StatefulSet"), ("replicasets", "ReplicaSet")
@@ -122,21 +123,42 @@ def name_of(plugin: Installed, plugins: Sequence[Installed]) -> str:
     return plugin.name if alone else f"{plugin.namespace}.{plugin.name}"
 
 
-def source_of(client: Client, plugin: Installed) -> Source:
-    """Read the plugin's ConfigMap; one without has a configuration of defaults and its environment.
+def sources_of(client: Client, plugins: Sequence[Installed]) -> tuple[Source, ...]:
+    """Read the configurations of each plugin; of one whose ConfigMap is missing, the source has problems and no texts.
 
     Raises:
-        CommandError: it cannot be read, or is empty.
+        CommandError: no plugin has any, or the API server does not answer.
     """
+    found = tuple(_source_of(client, plugin) for plugin in plugins)
+    if not any(one.texts for one in found):
+        raise CommandError("; ".join(f"{one.name}: {problem}" for one in found for problem in one.problems))
+    return found
+
+
+def _source_of(client: Client, plugin: Installed) -> Source:
+    """Read the plugin's ConfigMap; one without has a configuration of defaults and its environment."""
     if not plugin.config_map:
         return Source(name=f"(none) of {plugin}", texts={ONLY: b""})
+    name = f"{plugin.namespace}/{plugin.config_map}"
     try:
         found = from_object(client.get(CONFIG_MAPS, plugin.config_map, namespace=plugin.namespace))
-    except (KubeError, SourceError) as error:
-        raise CommandError(f"the ConfigMap {plugin.namespace}/{plugin.config_map} of {plugin}: {error}") from error
+    except NotFoundError:
+        return _without(plugin, f"the ConfigMap {name} is not there, so it does not start; make it, {_ELSE}")
+    except (ApiError, SourceError) as error:
+        return _without(plugin, f"the ConfigMap {name} cannot be used: {error}; correct that, {_ELSE}")
+    except KubeError as error:
+        raise CommandError(f"the ConfigMap {name} of {plugin} cannot be read: {error}") from error
     if not plugin.key:
         return found
     if plugin.key not in found.texts:
-        told = f"has no {plugin.key}, which the DaemonSet {plugin} reads; correct one of the two"
-        raise CommandError(f"the ConfigMap {found.name} {told}")
+        return _without(plugin, f"the ConfigMap {name} has no {plugin.key}, which it reads; correct one of the two")
     return Source(name=found.name, texts={ONLY: found.texts[plugin.key]})
+
+
+_ELSE: Final = (
+    "name another one in the DaemonSet, or plan for its nodes with a file: --from-cluster --device-plugin-config FILE"
+)
+
+
+def _without(plugin: Installed, why: str) -> Source:
+    return Source(name=f"DaemonSet {plugin}", problems=(Problem(text=why),))

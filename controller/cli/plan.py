@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from controller.cli import live, report
 from controller.cli.applying import apply
-from controller.cli.files import CommandError, read_configuration, read_objects
+from controller.cli.files import CommandError, is_nothing, read_configuration, read_objects
 from controller.cli.printing import tell, write
 from controller.importing import (
     Cluster,
@@ -28,6 +28,7 @@ from controller.importing import (
 from controller.importing.choice import FALLBACKS
 from controller.importing.environment import KNOWN
 from controller.importing.placement import place
+from controller.importing.sources import ONLY
 from dradriver.api import PROFILE_NAME
 from dradriver.kube import Client, KubeError
 
@@ -155,7 +156,7 @@ def _apply(values: argparse.Namespace, given: "_Given", client: Client) -> int:
     plan = _made(values, given)
     if (mistakes or plan.breaking) and not values.accept_gaps:
         write(report.to_gaps(plan.breaking))
-        tell([f"{NAME}: {_REFUSED}"])
+        tell([f"{NAME}: {_refusal(mistakes=mistakes, gaps=len(plan.breaking))}"])
         return REFUSED
     outcomes = []
     for outcome in apply(client, plan, dry_run=values.dry_run, quotas=values.with_quotas):
@@ -163,7 +164,22 @@ def _apply(values: argparse.Namespace, given: "_Given", client: Client) -> int:
         if outcome.told:
             tell([f"{NAME}: {outcome.object}: {outcome.told}"])
     write(report.to_outcomes(outcomes, dry_run=values.dry_run))
-    return FAILED if mistakes or any(one.told for one in outcomes) else 0
+    return FAILED if mistakes or any(one.failed for one in outcomes) else 0
+
+
+def _refusal(*, mistakes: bool, gaps: int) -> str:
+    """Say why nothing was written, and the next step for just that."""
+    causes, steps = [], []
+    if mistakes:
+        causes.append("configurations have mistakes, told above")
+        steps.append("correct the mistakes")
+    if gaps:
+        causes.append(f"{gaps} of the gaps told as [breaks] would break pods of nodes that move")
+        steps.append("do what is said at the gaps")
+    return (
+        f"nothing was written: {', and '.join(causes)}; {' and '.join(steps)}, or say --accept-gaps to write what is "
+        "sound all the same"
+    )
 
 
 _STATUSES: Final = """Exit status:
@@ -177,11 +193,6 @@ FAILED: Final = 1
 """Exit status: a configuration has mistakes, the cluster cannot be read, or something was left as it is."""
 REFUSED: Final = 3
 """Exit status: nothing was written, since something would break and nobody has said that it may."""
-
-_REFUSED: Final = (
-    "nothing was written: the configurations have mistakes, or what is told above breaks pods of nodes that move; "
-    "correct it, or say --accept-gaps"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,8 +242,10 @@ def _installation(values: argparse.Namespace, source: Source, env: Mapping[str, 
     """Put together one device plugin; what the words say goes before what was found."""
     env = {**env, **dict(values.env)}
     given = {"default": values.default_config, "fallbacks": values.fallbacks}
+    readings = {key: read(text, env=env) for key, text in source.texts.items()}
     return Installation(
-        readings={key: read(text, env=env) for key, text in source.texts.items()},
+        # Without any text, the device plugin does not start on any of its nodes.
+        readings=readings or {ONLY: Reading(problems=source.problems)},
         env=env,
         **more | {name: value for name, value in given.items() if value},
     )
@@ -266,7 +279,7 @@ def _from_cluster(values: argparse.Namespace, client: Client) -> _Given:
     # Where nobody has a node, all are planned for none in particular.
     pairs = [(plugin, nodes) for plugin, nodes in pairs if nodes] or pairs
     plugins = [plugin for plugin, _ in pairs]
-    sources = tuple(live.source_of(client, plugin) for plugin in plugins)
+    sources = live.sources_of(client, plugins)
     installations = tuple(
         _installation(
             values,
@@ -279,7 +292,7 @@ def _from_cluster(values: argparse.Namespace, client: Client) -> _Given:
         )
         for (plugin, nodes), source in zip(pairs, sources, strict=True)
     )
-    name = ", ".join(dict.fromkeys(f"ConfigMap {source.name}" for source in sources))
+    name = ", ".join(dict.fromkeys(f"ConfigMap {source.name}" for source in sources if source.texts))
     return _Given(name=name, sources=sources, installations=installations, cluster=cluster, gaps=placed.gaps)
 
 
@@ -293,6 +306,8 @@ def _source(file: str) -> Source:
 def _mistakes(source: Source, readings: Mapping[str, Reading]) -> list[str]:
     found = []
     for key, reading in readings.items():
+        if key not in source.texts:
+            continue
         place = source.place(key)
         found += [f"{place}: {problem}" if place else str(problem) for problem in reading.problems]
     return found
@@ -301,8 +316,14 @@ def _mistakes(source: Source, readings: Mapping[str, Reading]) -> list[str]:
 def _cluster(files: list[str]) -> Cluster | None:
     if not files:
         return None
+    objects = [one for file in files for one in read_objects(file)]
+    if all(is_nothing(one) for one in objects):
+        raise CommandError(
+            f"{', '.join(map(_named, files))}: there is no object in it, so nothing is known of the cluster; write it "
+            "with `kubectl get nodes,pods -A -o json`, or leave --objects out"
+        )
     try:
-        return read_cluster(one for file in files for one in read_objects(file))
+        return read_cluster(objects)
     except ClusterError as error:
         raise CommandError(f"{', '.join(map(_named, files))}: {error}") from error
 

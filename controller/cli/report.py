@@ -102,8 +102,12 @@ def _shares(sharing: Mapping[str, Any] | None) -> str:
 
 def _nodes(plan: Plan) -> str:
     rows: list[tuple[str, ...]] = [("NODE", "DEVICE PLUGIN CONFIGURATION", f"LABEL {LABEL}")]
-    rows += [(name, one.config or "none", one.label or "-") for name, one in plan.nodes.items()]
+    rows += [(name, one.config or _UNKNOWN, one.label or "-") for name, one in plan.nodes.items()]
     return _table(rows)
+
+
+_UNKNOWN: Final = "(does not start)"
+"""Of a node whose label names an entry that there is not, say; `none` would read like a strategy for MIG."""
 
 
 def _quotas(plan: Plan) -> str:

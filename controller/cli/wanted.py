@@ -1,11 +1,14 @@
 """What `--apply` would write, and what it leaves alone because it is somebody else's. Pure: nothing is written here."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.api import BRIDGES
+from controller.cli.differences import differences, patch
 from controller.cli.printing import as_yaml
+from controller.cli.writes import Refusal, Write, title
 from controller.importing import Plan
 from dradriver.api.node_config import DEFAULT_NAME, decode
 from dradriver.api.text import TextError, parse
@@ -21,49 +24,6 @@ NODE_CONFIG_MAP: Final = "dradriver-node-config"
 NODE_CONFIG_NAMESPACE: Final = "dradriver"
 NODE_CONFIG_KEY: Final = "nodes.yaml"
 LABEL: Final = "dradriver.dev/config"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
-    """One object that is to be as `body` says.
-
-    Attributes:
-        resource: its type.
-        body: the fields that the plan wants.
-        live: the object as it was seen; None where there is none.
-        needed: whether it has to be written at all.
-    """
-
-    resource: Resource
-    body: Object
-    live: Object | None = None
-    needed: bool = True
-
-    def __str__(self) -> str:
-        return title(self.resource, self.body["metadata"])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """One object that is left as it is.
-
-    Attributes:
-        object: which.
-        why: the cause, a sentence.
-        todo: the next step, a sentence.
-    """
-
-    object: str
-    why: str
-    todo: str
-
-    def __str__(self) -> str:
-        return f"{self.object}: {self.why}; {self.todo}"
-
-
-def title(resource: Resource, metadata: Mapping[str, Any]) -> str:
-    """Name an object for people."""
-    return f"{resource.kind} {'/'.join(filter(None, (metadata.get('namespace'), metadata['name'])))}"
 
 
 def config_map(plan: Plan) -> Object | None:
@@ -106,20 +66,50 @@ def bridges(plan: Plan, live: Iterable[Object]) -> Iterator[Write | Refusal]:
             yield Write(resource=BRIDGES, body=dict(body), live=same)
 
 
+def stale_bridges(plan: Plan, live: Iterable[Object]) -> list[str]:
+    """Name the bridges that an earlier `--apply` has written, and that the plan has no more.
+
+    One whose resource the plan bridges is none: another entry of the plan tells of it.
+    """
+    wanted = {body["spec"]["resourceName"] for body in plan.bridges}
+    return [
+        item["metadata"]["name"]
+        for item in live
+        if item["spec"].get("resourceName") not in wanted and _is_applied(item)
+    ]
+
+
+def stale_quotas(plan: Plan, live: Iterable[Object]) -> list[tuple[str, str]]:
+    """Give namespace and name of the quotas that an earlier `--apply` has written, and that the plan has no more."""
+    wanted = {_key(body) for body in plan.limits.quotas}
+    return [_key(item) for item in live if _key(item) not in wanted and _is_applied(item)]
+
+
+def _key(item: Mapping[str, Any]) -> tuple[str, str]:
+    return item["metadata"]["namespace"], item["metadata"]["name"]
+
+
+def _is_applied(item: Object) -> bool:
+    return any(entry.get("manager") == FIELD_MANAGER for entry in item["metadata"].get("managedFields") or ())
+
+
 def _others(there: Mapping[str, Object], name: str, resource: str) -> list[Object]:
     return [item for other, item in there.items() if other != name and item["spec"].get("resourceName") == resource]
 
 
 def _other_bridge(name: str, body: Mapping[str, Any], other: Object) -> Write | Refusal:
     """Keep one that selects the same under another name."""
-    if other["spec"].get("select") == body["spec"]["select"]:
-        return Write(resource=BRIDGES, body=other, live=other, needed=False)
     found = other["metadata"]["name"]
+    renamed = Write(resource=BRIDGES, body={**body, "metadata": {"name": found}}, live=other, needed=False)
+    if other["spec"].get("select") == body["spec"]["select"]:
+        return renamed
+    told = "; ".join(map(str, differences(renamed)))
     return Refusal(
         object=f"{BRIDGES.kind} {name}",
-        why=f"{body['spec']['resourceName']} has the bridge {found} already, and of two bridges the older one works",
-        todo=f"give {found} the `select` of the plan (-o yaml shows it), or delete it (kubectl delete erb {found}) and "
-        "apply again",
+        why=f"{body['spec']['resourceName']} has the bridge {found} already, and of two bridges the older one works; "
+        f"there {told}",
+        todo=f"leave it so, or set what the plan wants ({patch(renamed)}), or delete it "
+        f"({shlex.join(['kubectl', 'delete', 'erb', found])}), and apply again",
     )
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from controller.importing.choice import FALLBACKS, LABEL, Choice, choose
 from controller.importing.cluster import Cluster, Node
-from controller.importing.deviceplugin import Config, Reading
+from controller.importing.deviceplugin import Config, Reading, read
+from controller.importing.environment import Override
 from controller.importing.sources import ONLY
 from dradriver.api.node_config import DEFAULT_NAME, is_name
 from dradriver.api.problems import Problem
@@ -49,6 +50,7 @@ class Assigned:
         label: name of the node configuration that is made of it, and value of the label of nodes that have it.
         config: what it says.
         ignored: what the device plugin passes over in it.
+        overridden: fields of it that have no effect, since the environment says otherwise.
         nodes: that have it; none where no cluster was looked at.
     """
 
@@ -56,6 +58,7 @@ class Assigned:
     label: str = ""
     config: Config
     ignored: tuple[Problem, ...] = ()
+    overridden: tuple[Override, ...] = ()
     nodes: tuple[Node, ...] = ()
 
     @property
@@ -141,17 +144,23 @@ def _assigned(
         if reading.config is not None:
             choice = Choice(key=key)
             having = tuple(node for node in nodes if choices[node.name] == choice)
-            yield _made(one, choice, reading.config, having, reading.ignored)
+            yield _made(one, choice, reading, having)
     empty = Choice(key="", empty=True)
     bare = tuple(node for node in nodes if choices[node.name] == empty)
     if bare or (everywhere and _choose(one, {}) == empty):
-        yield _made(one, empty, Config(), bare)
+        # The environment goes before an empty file, too.
+        yield _made(one, empty, read(b"", env=one.env), bare)
 
 
-def _made(
-    one: Installation, choice: Choice, config: Config, nodes: tuple[Node, ...], ignored: tuple[Problem, ...] = ()
-) -> Assigned:
-    return Assigned(name=_name(one, choice), label=_label(one, choice), config=config, nodes=nodes, ignored=ignored)
+def _made(one: Installation, choice: Choice, reading: Reading, nodes: tuple[Node, ...]) -> Assigned:
+    return Assigned(
+        name=_name(one, choice),
+        label=_label(one, choice),
+        config=reading.config or Config(),
+        ignored=reading.ignored,
+        overridden=reading.overridden,
+        nodes=nodes,
+    )
 
 
 def _broken(one: Installation, choices: Mapping[str, Choice]) -> dict[str, tuple[str, ...]]:

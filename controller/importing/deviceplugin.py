@@ -238,11 +238,13 @@ class Reading:
         config: None where the device plugin would not start with it.
         problems: why it would not.
         ignored: what it passes over without a word.
+        overridden: fields that have no effect, since the environment says otherwise.
     """
 
     config: Config | None = None
     problems: tuple[Problem, ...] = ()
     ignored: tuple[Problem, ...] = ()
+    overridden: tuple[environment.Override, ...] = ()
 
 
 def read(data: bytes, *, env: Mapping[str, str] | None = None) -> Reading:
@@ -253,7 +255,7 @@ def read(data: bytes, *, env: Mapping[str, str] | None = None) -> Reading:
         env: environment of the device plugin's container, which goes before the text.
     """
     try:
-        text = None if _is_blank(data) else parse(data)
+        text = None if is_blank(data) else parse(data)
     except TextError as error:
         return Reading(problems=(Problem(text=str(error)),))
     return check(text.value if text else {}, found=text.problems if text else (), env=env)
@@ -271,12 +273,22 @@ def check(document: object, *, found: tuple[Problem, ...] = (), env: Mapping[str
         return Reading(problems=(*found, Problem(text=f"is {show_value(document)}; must be a mapping")))
     sieve = _Sieve()
     known = sieve.mapping(document, Config, ())
+    before = list(environment.overrides(known, env or {}))
     problems = [*found, *sieve.problems, *environment.put_into(known, env or {})]
     config, wrong = _validated(known)
     problems += wrong or (_together(config) if config else ())
-    return Reading(
-        config=None if problems else config, problems=tuple(dict.fromkeys(problems)), ignored=tuple(sieve.ignored)
-    )
+    if problems or config is None:
+        return Reading(problems=tuple(dict.fromkeys(problems)), ignored=tuple(sieve.ignored))
+    changed = tuple(one for one in before if _differs(one, config))
+    return Reading(config=config, ignored=tuple(sieve.ignored), overridden=changed)
+
+
+def _differs(one: environment.Override, config: Config) -> bool:
+    """Tell whether a field of the file would have meant something else than what is used."""
+    used: Any = config.model_dump(by_alias=True)
+    for step in one.path:
+        used = used[step]
+    return used not in (one.given, _truth(one.given), _strategies(one.given))
 
 
 class _Sieve:
@@ -312,7 +324,8 @@ class _Sieve:
             self.ignored.append(Problem(path=(*path, key), text=text))
 
 
-def _is_blank(data: bytes) -> bool:
+def is_blank(data: bytes) -> bool:
+    """Tell whether a text says nothing: comments and empty lines only."""
     lines = (line.strip() for line in data.removeprefix(b"\xef\xbb\xbf").splitlines())
     return all(not line or line.startswith(b"#") or line == b"---" for line in lines)
 
@@ -340,6 +353,10 @@ def _together(config: Config) -> list[Problem]:
 
 def _fields(model: type[_Model]) -> list[str]:
     return [str(one.alias or name) for name, one in model.model_fields.items()]
+
+
+TOP_FIELDS: Final = tuple(_fields(Config))
+"""Fields of a configuration as a whole."""
 
 
 def _problem(problem: Mapping[str, Any]) -> Problem:

@@ -1,6 +1,7 @@
 """The device plugin's environment, which goes before its file: the GPU operator, for one, always sets MIG_STRATEGY."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from dradriver.api.problems import Problem, show_value
@@ -40,6 +41,41 @@ READ_ELSEWHERE: Final = (
 """Variables that are no part of a configuration, and say what the plan has to tell."""
 
 KNOWN: Final = (*_TEXTS, *_TRUTHS, *_LISTS, *READ_ELSEWHERE)
+
+
+_PATHS: Final[Mapping[str, tuple[str, ...]]] = {**_TEXTS, **_TRUTHS, **_LISTS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """A field of the file that has no effect, since a variable says otherwise.
+
+    Attributes:
+        path: of the field.
+        given: what the file says.
+        variable: its name.
+        text: what it says.
+    """
+
+    path: tuple[str, ...]
+    given: object
+    variable: str
+    text: str
+
+    @property
+    def flag(self) -> str:
+        """The flag that does the same."""
+        return f"--{self.variable.lower().replace('_', '-')}"
+
+
+def overrides(document: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[Override]:
+    """Find the fields of a document that variables go before, be it with the same value."""
+    for name, text in env.items():
+        place: object = document
+        for step in _PATHS.get(name, ()):
+            place = place.get(step) if isinstance(place, dict) else None
+        if text and name in _PATHS and place is not None:
+            yield Override(path=_PATHS[name], given=place, variable=name, text=text)
 
 
 def put_into(document: dict[str, Any], env: Mapping[str, str]) -> list[Problem]:

@@ -8,17 +8,20 @@ from typing import Final
 
 from controller.importing import names, sharing
 from controller.importing.case import Case, Rule, note
+from controller.importing.environment import Override
 from controller.importing.gaps import Gap, Weight
-from dradriver.api.problems import Problem
+from dradriver.api.problems import Problem, show_path, show_value
 
 _GDS: Final = (("gdrcopy_enabled", "gdrcopyEnabled", "NVIDIA_GDRCOPY"), ("gds_enabled", "gdsEnabled", "NVIDIA_GDS"))
 _STORAGE: Final = (*_GDS, ("mofed_enabled", "mofedEnabled", "NVIDIA_MOFED"))
 
 
-def gaps(case: Case, ignored: tuple[Problem, ...]) -> Iterator[Gap]:
+def gaps(case: Case) -> Iterator[Gap]:
     """Tell what is otherwise for one configuration."""
-    for problem in ignored:
+    for problem in case.assigned.ignored:
         yield _ignored(case, problem)
+    for override in case.assigned.overridden:
+        yield _overridden(case, override)
     for rule in _RULES:
         yield from rule(case)
 
@@ -32,6 +35,22 @@ def _ignored(case: Case, problem: Problem) -> Gap:
         "the device plugin passes over fields that it does not know without a word",
         "take it out, or correct it if it is a slip of the pen and plan again",
     )
+
+
+def _overridden(case: Case, one: Override) -> Gap:
+    place = show_path(one.path)
+    return note(
+        case,
+        place,
+        f"{place}: {_listed(one.given)} has no effect today either: {one.variable} says {one.text}",
+        f"the variable {one.variable} of the device plugin's container, or its flag {one.flag}, goes before the file, "
+        "and is the same for all its configurations; the GPU operator sets some always",
+        f"see that {one.text} is what is meant; if the file is, give --env {one.variable}= and plan again",
+    )
+
+
+def _listed(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else show_value(value).strip("'")
 
 
 # --- strategies -----------------------------------------------------------------------------------

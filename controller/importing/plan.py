@@ -164,7 +164,7 @@ def _of_fields(
 ) -> Iterator[Gap]:
     for one in assignment.used:
         case = Case(assigned=one, offers=tuple(offers[one.name]), shares=shares[one.name], cluster=cluster)
-        yield from fields.gaps(case, one.ignored)
+        yield from fields.gaps(case)
 
 
 def _of_nodes(assignment: Assignment) -> Iterator[Gap]:

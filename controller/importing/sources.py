@@ -8,8 +8,9 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from controller.importing.deviceplugin import TOP_FIELDS, is_blank
 from dradriver.api.problems import Problem, show_path, show_value
 from dradriver.api.text import TextError, parse
 
@@ -40,6 +41,9 @@ class Source:
         """Whether there is one configuration for all nodes."""
         return ONLY in self.texts
 
+    def __str__(self) -> str:
+        return f"the ConfigMap {self.name}".rstrip()
+
     def place(self, key: str) -> str:
         """Say where in the ConfigMap a configuration stands; "" for a file."""
         return "" if self.is_file else show_path(("data", key))
@@ -49,16 +53,45 @@ def read_source(data: bytes) -> Source:
     """Find the configurations in a file.
 
     Raises:
-        SourceError: it is the manifest of something else than a ConfigMap, or of one without entries.
+        SourceError: it holds nothing, is the manifest of something else than a ConfigMap, or nothing in it is a
+            configuration. The device plugin takes all of that for a configuration of defaults; a plan made of a slip
+            of the pen would look like one that was meant.
     """
+    if is_blank(data):
+        raise SourceError(f"it is empty, so there is nothing to plan for; {_LOOK}, or {_DEFAULTS}")
+    value = _parsed(data)
+    if isinstance(value, dict) and "kind" in value:
+        source = from_object(value)
+        if not any(_may_be_configuration(text) for text in source.texts.values()) and not source.problems:
+            listed = ", ".join(sorted(source.texts))
+            raise SourceError(f"no entry of {source} ({listed}) has {_FIELDS}; {_LOOK}")
+        return source
+    if not _may_be_configuration(data):
+        raise SourceError(f"it has none of the fields of a configuration ({_ALLOWED}); {_LOOK}, or {_DEFAULTS}")
+    return Source(texts={ONLY: data})
+
+
+_ALLOWED: Final = ", ".join(TOP_FIELDS)
+_FIELDS: Final = f"a field of the device plugin's configuration ({_ALLOWED})"
+_LOOK: Final = (
+    "see that it is the ConfigMap of the device plugin (kubectl get configmaps -A; its DaemonSet tells the name)"
+)
+_DEFAULTS: Final = "write `version: v1` for a configuration of defaults"
+
+
+def _parsed(data: bytes) -> object:
+    """Parse a text; None for one that cannot be, of which whoever reads the configuration tells why."""
     try:
-        value = parse(data).value
+        return parse(data).value
     except TextError:
-        # Whoever reads the configuration tells why.
-        return Source(texts={ONLY: data})
-    if not isinstance(value, dict) or "kind" not in value:
-        return Source(texts={ONLY: data})
-    return from_object(value)
+        return None
+
+
+def _may_be_configuration(data: bytes) -> bool:
+    """Tell whether a text has a field of a configuration, or is an empty one, or has mistakes that will be told."""
+    value = None if is_blank(data) else _parsed(data)
+    known = {field.lower() for field in TOP_FIELDS}
+    return not isinstance(value, dict) or any(str(key).lower() in known for key in value)
 
 
 def from_object(manifest: Mapping[str, Any]) -> Source:

@@ -1,6 +1,8 @@
 """`kubectl dra plan --from-cluster` and `--apply` on a real API server, and the real controller on what was applied."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from contextlib import suppress
@@ -228,7 +230,9 @@ def test_a_plan_that_changes_is_followed(world):
     text = TEXTS["sliced"].replace("replicas: 4", "replicas: 6")
     world.admin.patch(CONFIG_MAPS, "configs", {"data": {"sliced": text}}, namespace="gpu-operator")
     outcomes, told = world.apply("--accept-gaps")
-    assert told == ""
+    assert told.startswith("kubectl dra plan: ExtendedResourceBridge mig-1g.10gb: an earlier --apply has written it")
+    assert told.count("\n") == 1
+    assert outcomes["ExtendedResourceBridge mig-1g.10gb"] == "no longer planned"
     assert outcomes["Node halved"] == "changed"
     assert world.label("halved") is None
     assert outcomes["ConfigMap dradriver/dradriver-node-config"] == "changed"
@@ -275,7 +279,10 @@ def test_a_bridge_of_another_name_for_the_resource_is_left_and_told(world):
 def test_a_bridge_of_another_name_that_selects_the_same_will_do(world):
     world.admin.create(BRIDGES, bridge("mine", GPU, {"type": "gpu", "renamed": False}))
     outcomes, told = world.apply()
-    assert (outcomes["ExtendedResourceBridge mine"], told) == ("unchanged", "")
+    assert outcomes["ExtendedResourceBridge mine"] == "unchanged"
+    assert told.startswith("kubectl dra plan: ExtendedResourceBridge mine: spec.mode is Enabled and the plan wants")
+    world.admin.patch(BRIDGES, "mine", {"spec": {"mode": "WhenReady"}})
+    assert world.apply()[1] == ""
     assert world.find(BRIDGES, "gpu") is None
 
 
@@ -288,6 +295,37 @@ def test_a_bridge_that_somebody_has_edited_is_not_forced(world):
     assert ".spec.mode" in told
     assert world.find(BRIDGES, "gpu")["spec"]["mode"] == "Disabled"
     assert outcomes["ExtendedResourceBridge gpu.shared"] == "unchanged"
+
+
+def test_a_bridge_of_the_readme_gets_all_but_the_mode_and_the_next_step_is_told(world, server):
+    server.kubectl("apply", "-f", str(CRD.parent.parent / "bridges"))
+    before = world.find(BRIDGES, "gpu")["spec"]
+    outcomes, told = world.apply(status=1)
+    assert outcomes["ExtendedResourceBridge gpu"] in ("changed in part", "left as it is")
+    assert ("renamed" in before["select"]) == (outcomes["ExtendedResourceBridge gpu"] == "left as it is")
+    spec = world.find(BRIDGES, "gpu")["spec"]
+    assert (spec["mode"], spec["select"]) == ("Enabled", {"type": "gpu", "renamed": False})
+    assert "spec.mode is Enabled and the plan wants WhenReady (as it is, the name is served before" in told
+    (command,) = re.findall(r"kubectl (patch erb gpu --type=merge -p '[^']*')", told)
+    server.kubectl(*shlex.split(command))
+    outcomes, told = world.apply()
+    assert (outcomes["ExtendedResourceBridge gpu"], told) == ("unchanged", "")
+    assert world.find(BRIDGES, "gpu")["spec"]["mode"] == "WhenReady"
+
+
+def test_a_bridge_of_an_earlier_plan_is_told_with_the_command_that_deletes_it(world, server):
+    world.apply()
+    world.admin.patch(CONFIG_MAPS, "configs", {"data": {"sliced": TEXTS["default"]}}, namespace="gpu-operator")
+    world.admin.patch(
+        NODES, "shared", {"status": {"capacity": {SHARED: "0"}, "allocatable": {SHARED: "0"}}}, subresource="status"
+    )
+    outcomes, told = world.apply()
+    assert outcomes["ExtendedResourceBridge gpu.shared"] == "no longer planned"
+    (command,) = re.findall("kubectl (delete erb .*)", told)
+    assert world.find(BRIDGES, "gpu.shared")
+    server.kubectl(*command.split())
+    outcomes, told = world.apply()
+    assert ("ExtendedResourceBridge gpu.shared" in outcomes, told) == (False, "")
 
 
 def test_a_bridge_of_the_name_for_another_resource_is_told(world):
@@ -367,7 +405,8 @@ def test_a_cluster_without_the_crd_is_told_and_gets_the_rest(world, server):
 def test_a_crd_that_is_older_is_told(world, admin, server):
     old = json.loads(server.kubectl("get", "crd", "extendedresourcebridges.dradriver.dev", "-o", "json"))
     schema = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    del schema["properties"]["spec"]["properties"]["select"]["properties"]["renamed"]
+    select = schema["properties"]["spec"]["properties"]["select"]
+    del select["properties"]["renamed"]
     admin.replace(
         CRDS, {"metadata": old["metadata"], "spec": old["spec"], "kind": old["kind"], "apiVersion": CRDS.api_version}
     )
@@ -460,6 +499,33 @@ def test_the_controller_takes_the_bridges_once_a_node_has_moved(world, control_p
         for name in ("gpu", "gpu.shared", "mig-1g.10gb"):
             controllers.wait_reason(name, "Serving")
         assert world.apply() == (dict.fromkeys(ALL, "unchanged"), "")
+    finally:
+        controllers.close()
+
+
+def test_what_single_means_is_counted(world, control_plane, server, admin, tmp_path):
+    single = "version: v1\nflags: {migStrategy: single}\n"
+    world.admin.patch(
+        CONFIG_MAPS, "configs", {"data": {"default": single, "cut": single, "sliced": None}}, namespace="gpu-operator"
+    )
+    world.admin.delete(NODES, "shared")
+    outcomes, told = world.apply("--accept-gaps")
+    assert (outcomes["ExtendedResourceBridge gpu"], told) == ("created", "")
+    assert world.find(BRIDGES, "gpu")["spec"]["select"] == {"type": "any", "renamed": False}
+    controllers = Controllers(control_plane, server, admin, tmp_path)
+    try:
+        controllers.start()
+        devices = {
+            "plain": [device("gpu-0", type="gpu")],
+            "halved": [device(f"gpu-0-mig-1g10gb-19-{place}", type="mig", profile="1g.10gb") for place in (0, 1)],
+        }
+        for name, found in devices.items():
+            admin.patch(NODES, name, {"status": {"allocatable": {GPU: "0", MIG: "0"}}}, subresource="status")
+            pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+            spec = {"driver": "gpu.nvidia.com", "nodeName": name, "pool": pool, "devices": found}
+            world.create(RESOURCE_SLICES, f"single-{name}", spec=spec)
+        controllers.wait_reason("gpu", "Serving")
+        controllers.wait_counts("gpu", published=3, allocatable=3)
     finally:
         controllers.close()
 

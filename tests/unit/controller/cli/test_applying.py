@@ -88,10 +88,10 @@ def test_without_the_namespace_the_next_step_is_told(applied):
 @pytest.mark.parametrize(
     ("part", "name", "step"),
     [
-        ("extendedresourcebridges/", BRIDGE, "leave it, or set the fields of the plan there"),
+        ("extendedresourcebridges/", BRIDGE, "see who changes it at this moment, and apply again"),
         ("configmaps/", MAP, "put the node configurations of the plan into it by hand"),
         ("nodes/", "Node b", "see who sets the label dradriver.dev/config"),
-        ("resourcequotas/", QUOTA, "leave it, or set the fields of the plan there"),
+        ("resourcequotas/", QUOTA, "see who changes it at this moment, and apply again"),
     ],
 )
 def test_a_conflict_is_told_with_the_next_step_and_the_rest_goes_on(api, applied, part, name, step):
@@ -108,6 +108,92 @@ def test_a_conflict_is_told_with_the_next_step_and_the_rest_goes_on(api, applied
     left = {other for other, one in found.items() if one.what is What.LEFT}
     # Without the configuration a label would mean nothing.
     assert left == ({MAP, "Node a", "Node b"} if name == MAP else {name})
+
+
+def bridge(select, mode="Enabled", name="gpu", resource="nvidia.com/gpu", manager=""):
+    metadata = {"name": name, **({"managedFields": [{"manager": manager}]} if manager else {})}
+    spec = {"resourceName": resource, "select": select, "mode": mode}
+    return {"kind": "ExtendedResourceBridge", "metadata": metadata, "spec": spec}
+
+
+def conflicting(api, field):
+    """Refuse what has that field in it, as where somebody else has set it."""
+    fault = Fault(status=409, reason="Conflict", message=f'conflict with "kubectl": .spec.{field}')
+    api.fail(
+        fault,
+        when=lambda request: request.method == "PATCH" and "/gpu" in request.path and field in request.body["spec"],
+        times=9,
+    )
+
+
+def test_a_conflict_about_the_mode_leaves_the_mode_alone_and_writes_the_rest(api, applied):
+    put_all(api)
+    api.put("extendedresourcebridges", bridge({"type": "gpu"}))
+    conflicting(api, "mode")
+    found = applied()[BRIDGE]
+    assert (found.what, found.failed) == (What.PARTLY, True)
+    spec = api.objects["extendedresourcebridges", "", "gpu"]["spec"]
+    assert (spec["mode"], spec["select"]) == ("Enabled", {"type": "gpu", "renamed": False})
+    assert "spec.mode is Enabled and the plan wants WhenReady (as it is, the name is served before" in found.told
+    assert "renamed" not in found.told
+    patch = '\'{"spec":{"mode":"WhenReady"}}\''
+    assert f"kubectl patch erb gpu --type=merge -p {patch}; its other fields are as planned" in found.told
+    again = applied()[BRIDGE]
+    assert (again.what, again.failed) == (What.LEFT, True)
+    assert f"leave it so, or set what the plan wants: kubectl patch erb gpu --type=merge -p {patch}" in again.told
+
+
+def test_what_others_select_is_never_mixed_with_what_the_plan_selects(api, applied):
+    put_all(api)
+    theirs = {"type": "mig", "cel": "true"}
+    api.put("extendedresourcebridges", bridge(theirs))
+    conflicting(api, "select")
+    found = applied()[BRIDGE]
+    assert found.what is What.LEFT
+    assert api.objects["extendedresourcebridges", "", "gpu"]["spec"]["select"] == theirs
+    for part in (
+        "spec.select.type is mig and the plan wants gpu",
+        "spec.select.renamed is not set and the plan wants false",
+        "spec.select.cel is true and the plan wants nothing there",
+        "spec.mode is Enabled and the plan wants WhenReady",
+        '{"spec":{"select":{"type":"gpu","renamed":false,"cel":null},"mode":"WhenReady"}}',
+    ):
+        assert part in found.told
+
+
+def test_a_bridge_of_an_earlier_plan_is_told_and_left(api, applied):
+    put_all(api)
+    for name, manager in (("old", "dradriver-plan"), ("theirs", "kubectl")):
+        api.put("extendedresourcebridges", bridge({"type": "gpu"}, "Enabled", name, f"nvidia.com/{name}", manager))
+    found = applied()
+    assert "ExtendedResourceBridge theirs" not in found
+    old = found["ExtendedResourceBridge old"]
+    assert (old.what, old.failed) == (What.STALE, False)
+    assert old.told.endswith("where nobody needs it, delete it: kubectl delete erb old")
+    assert ("extendedresourcebridges", "", "old") in api.objects
+
+
+def test_a_quota_of_an_earlier_plan_is_told_where_quotas_are_written(api, applied):
+    put_all(api)
+    for namespace, name, manager in (
+        ("ml", "old", "dradriver-plan"),
+        ("ml", "theirs", "kubectl"),
+        ("x", "q-claims", ""),
+    ):
+        metadata = {"namespace": namespace, "name": name, "managedFields": [{"manager": manager}]}
+        api.put("resourcequotas", {"kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": {}}})
+    assert "ResourceQuota ml/old" not in applied()
+    found = applied(quotas=True)
+    assert {"ResourceQuota ml/theirs", "ResourceQuota x/q-claims"}.isdisjoint(found)
+    old = found["ResourceQuota ml/old"]
+    assert (old.what, old.failed) == (What.STALE, False)
+    assert old.told.endswith("delete it: kubectl delete resourcequota old -n ml")
+    assert found[QUOTA].what is What.UNCHANGED
+
+
+def test_bridges_of_an_earlier_plan_are_told_by_a_plan_without_any(api, applied):
+    api.put("extendedresourcebridges", bridge({"type": "gpu"}, manager="dradriver-plan"))
+    assert applied(plan({}, fallbacks=()))[BRIDGE].what is What.STALE
 
 
 @pytest.mark.parametrize(

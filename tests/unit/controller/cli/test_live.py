@@ -91,9 +91,8 @@ def test_a_plugin_that_reads_one_entry_has_that_one(planned, api):
     api.put("configmaps", one)
     assert "gpu-operator/configs: version: is 'v2'; allowed: v1" in planned(status=1).err
     api.put("configmaps", config_map({"other": "x"}))
-    assert (
-        "has no dp.yaml, which the DaemonSet gpu-operator/nvidia-device-plugin-daemonset reads" in planned(status=1).err
-    )
+    told = "DaemonSet gpu-operator/nvidia-device-plugin-daemonset: the ConfigMap gpu-operator/configs has no dp.yaml"
+    assert told in planned(status=1).err
 
 
 def test_no_plugin_is_told(planned, api):
@@ -156,7 +155,45 @@ def test_what_takes_room_is_not_kept(api, tmp_path):
 
 def test_a_config_map_that_is_not_there_is_told(planned, api):
     api.put("daemonsets", daemon_set(car={}))
-    assert "the ConfigMap gpu-operator/configs of gpu-operator/nvidia-device-plugin" in planned(status=1).err
+    said = planned(status=1)
+    assert said.out == ""
+    assert said.err == (
+        "kubectl dra plan: DaemonSet gpu-operator/nvidia-device-plugin-daemonset: the ConfigMap gpu-operator/configs "
+        "is not there, so it does not start; make it, name another one in the DaemonSet, or plan for its nodes with a "
+        "file: --from-cluster --device-plugin-config FILE\n"
+    )
+
+
+def test_a_config_map_that_must_not_be_read_is_told(planned, api):
+    api.put("daemonsets", daemon_set(car={}))
+    api.fail(Fault(status=403, reason="Forbidden"), when=lambda request: "configmaps" in request.path, times=9)
+    said = planned(status=1).err
+    assert "the ConfigMap gpu-operator/configs cannot be used: " in said
+    assert "; correct that, name another one in the DaemonSet, or plan for its nodes with a file" in said
+
+
+def test_a_plugin_without_its_config_map_does_not_keep_others_from_being_planned(planned, api):
+    api.put("daemonsets", daemon_set("sound", env={"MIG_STRATEGY": "mixed"}, selector={"pool": "a"}))
+    api.put("daemonsets", daemon_set("broken", car={}, selector={"pool": "b"}))
+    api.put("nodes", node("n1", labels={"pool": "a"}, gpu=1, mig_1g_10gb=7))
+    api.put("nodes", node("n2", labels={"pool": "b"}, gpu=8))
+    said = planned(status=1)
+    assert "DaemonSet gpu-operator/broken: the ConfigMap gpu-operator/configs is not there" in said.err
+    assert said.err.count("is not there") == 1
+    assert "n1     sound/(file)                  sound\n" in said.out
+    assert "nvidia.com/mig-1g.10gb   WhenReady" in said.out
+    assert "[breaks] nodes of a configuration with mistakes have no part in this plan" in said.out
+    assert "nodes:   n2" in said.out
+
+
+def test_where_no_plugin_has_its_config_map_each_is_told(planned, api):
+    for name in ("a", "b"):
+        api.put("daemonsets", daemon_set(name, car={}, selector={"pool": name}))
+        api.put("nodes", node(name, labels={"pool": name}, gpu=1))
+    said = planned(status=1)
+    assert said.out == ""
+    assert "DaemonSet gpu-operator/a: " in said.err
+    assert "DaemonSet gpu-operator/b: " in said.err
 
 
 def test_what_must_not_be_read_is_left_out_and_told(planned, filled):
@@ -212,7 +249,31 @@ def test_what_breaks_is_refused_before_anything_is_written(api, filled, tmp_path
     said = capsys.readouterr()
     assert "[breaks] the device plugin does not start on n3" in said.out
     assert "[differs]" not in said.out
-    assert said.err.startswith("kubectl dra plan: nothing was written: ")
+    assert said.err.startswith("kubectl dra plan: nothing was written: 1 of the gaps told as [breaks] would break pods")
+    assert "mistakes" not in said.err
+
+
+def refused(api, tmp_path, capsys):
+    assert run(["plan", "--from-cluster", "--kubeconfig", str(api.kubeconfig(tmp_path)), "--apply"]) == 3
+    assert not api.writes
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_refusal_tells_mistakes_from_gaps(api, filled, tmp_path, capsys):
+    api.put("configmaps", config_map({"a": "version: v1", "b": "version: v1", "c": "version: v2"}))
+    told = refused(api, tmp_path, capsys)
+    assert "nothing was written: configurations have mistakes, told above; correct the mistakes, or say" in told
+    assert "gaps" not in told.partition("--accept-gaps")[0]
+    api.put("nodes", node("n3", config="none", gpu=8))
+    told = refused(api, tmp_path, capsys)
+    assert "configurations have mistakes, told above, and 1 of the gaps told as [breaks] would break pods" in told
+    assert "correct the mistakes and do what is said at the gaps, or say --accept-gaps" in told
+
+
+def test_an_entry_that_is_not_known_does_not_read_like_a_strategy(planned, filled):
+    filled.put("nodes", node("n3", config="none", gpu=8))
+    (row,) = [line for line in planned().out.splitlines() if line.startswith("n3 ")]
+    assert row.split() == ["n3", "(does", "not", "start)", "-"]
 
 
 def test_each_thing_that_cannot_be_read_is_told_and_nothing_of_it_is_written(api, filled, tmp_path, capsys):

@@ -31,6 +31,7 @@ data:
   shared: |
     sharing: {mps: {renameByDefault: true, resources: [{name: gpu, replicas: 2}]}}
 """
+PLAIN = "version: v1"
 
 
 @pytest.fixture
@@ -102,7 +103,9 @@ def test_everything_else_is_a_remark(planned, files):
 def test_quotas_to_add_are_among_the_manifests(planned, files):
     cluster = files("objects.json", {"kind": "List", "items": [quota("q", {"requests.nvidia.com/gpu": 8})]})
     (found,) = [
-        one for one in documents(planned("", "-o", "yaml", "--objects", cluster).out) if one["kind"] == "ResourceQuota"
+        one
+        for one in documents(planned(PLAIN, "-o", "yaml", "--objects", cluster).out)
+        if one["kind"] == "ResourceQuota"
     ]
     assert found["spec"]["hard"] == {"gpu.nvidia.com.deviceclass.resource.k8s.io/devices": "8"}
 
@@ -177,7 +180,7 @@ def test_a_file_that_is_all_mistakes_makes_an_empty_plan(planned):
 )
 def test_words_that_cannot_be_are_told(files, capsys, words, told):
     try:
-        assert run(["plan", "--device-plugin-config", files("dp", ""), *words]) == 1
+        assert run(["plan", "--device-plugin-config", files("dp", PLAIN), *words]) == 1
     except SystemExit as end:
         assert end.code == 2  # noqa: PT017 (what argparse does)
     assert told in " ".join(capsys.readouterr().err.split())
@@ -193,11 +196,73 @@ def test_words_that_cannot_be_are_told(files, capsys, words, told):
     ],
 )
 def test_objects_that_are_none_are_told(planned, files, content, told):
-    assert told in planned("", "--objects", files("objects", content), status=1).err
+    assert told in planned(PLAIN, "--objects", files("objects", content), status=1).err
 
 
 def test_what_is_no_config_map_is_told(planned):
     assert "it is of kind 'Secret'; give a ConfigMap" in planned("kind: Secret", status=1).err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "it is empty, so there is nothing to plan for"),
+        ("# nothing\n---\n\n", "it is empty, so there is nothing to plan for"),
+        ("foo: bar", "it has none of the fields of a configuration (version, flags, resources, sharing, imex)"),
+        ("{}", "it has none of the fields of a configuration"),
+        ("apiVersion: v1\nmetadata: {name: x}", "it has none of the fields of a configuration"),
+        ("{kind: List, items: []}", "it is of kind 'List'; give a ConfigMap"),
+        ("{kind: Pod, metadata: {name: p}}", "it is of kind 'Pod'; give a ConfigMap"),
+        ("{kind: ConfigMap, metadata: {name: x}}", "the ConfigMap has no data"),
+        (
+            "{kind: ConfigMap, metadata: {name: other}, data: {a: 'foo: 1', b: 'bar: 1'}}",
+            "no entry of the ConfigMap other (a, b) has a field of the device plugin's configuration",
+        ),
+    ],
+)
+def test_a_plan_of_nothing_is_a_mistake(planned, text, told):
+    said = planned(text, status=1)
+    assert said.out == ""
+    assert said.err.startswith("kubectl dra plan: ")
+    assert f"dp.yaml: {told}" in said.err
+    assert any(step in said.err for step in ("see that it is the ConfigMap of the device plugin", "; give "))
+
+
+def test_a_pipe_without_anything_in_it_is_told(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert run(["plan", "--device-plugin-config", "-"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("kubectl dra plan: standard input: it is empty, so there is nothing to plan for; see ")
+    assert "kubectl get configmaps -A" in said.err
+    assert "write `version: v1` for a configuration of defaults" in said.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version: v1",
+        "flags: {}",
+        "{kind: ConfigMap, metadata: {name: x}, data: {default: ''}}",
+        "{kind: ConfigMap, metadata: {name: x}, data: {default: 'version: v1', other: 'foo: 1'}}",
+    ],
+)
+def test_a_configuration_of_defaults_is_one(planned, text):
+    said = planned(text)
+    assert said.err == ""
+    assert "nvidia.com/gpu" in said.out
+
+
+def test_a_slip_of_the_pen_in_a_name_is_told_as_such(planned):
+    assert "dp.yaml: Flags: is written flags\n" in planned("Flags: {migStrategy: mixed}", status=1).err
+
+
+@pytest.mark.parametrize("content", ["", "---\n", '{"kind": "List", "items": []}', "kind: NodeList\nitems: []"])
+def test_a_cluster_without_any_object_is_a_mistake(planned, files, content):
+    said = planned(PLAIN, "--objects", files("objects", content), status=1)
+    assert said.out == ""
+    assert "objects: there is no object in it" in said.err
+    assert "kubectl get nodes,pods -A -o json" in said.err
 
 
 def test_a_file_that_is_not_there_is_told(capsys):

@@ -64,7 +64,9 @@ def test_a_bridge_of_another_name_is_kept_where_it_selects_the_same_and_refused_
     assert isinstance(refused, Refusal)
     assert refused.object == "ExtendedResourceBridge gpu"
     assert "mine" in refused.why
+    assert "spec.select.renamed is not set and the plan wants false" in refused.why
     assert "kubectl delete erb mine" in refused.todo
+    assert 'kubectl patch erb mine --type=merge -p \'{"spec":{"select":{"renamed":false}' in refused.todo
 
 
 def test_a_bridge_of_ours_beside_another_one_is_applied_all_the_same():

@@ -88,7 +88,7 @@ def test_binary_entries_are_files_too():
     assert [str(problem) for problem in found.problems] == ["binaryData.b: must be a text in base64"]
 
 
-@pytest.mark.parametrize("data", [b"version: v1", b"", b"a: [", b"[]", b"\xff"])
+@pytest.mark.parametrize("data", [b"version: v1", b"imex: {}", b"a: [", b"[]", b"\xff"])
 def test_everything_without_a_kind_is_one_file(data):
     found = read_source(data)
     assert found.texts == {ONLY: data}
@@ -113,6 +113,19 @@ def test_a_config_map_without_entries_is_refused(data):
 def test_another_kind_is_refused():
     with pytest.raises(SourceError, match="it is of kind 'Secret'; give a ConfigMap"):
         read_source(b"kind: Secret")
+
+
+@pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf# x\n", b"foo: bar", b"{}", b"1: 2"])
+def test_what_says_nothing_is_refused(data):
+    with pytest.raises(SourceError, match="write `version: v1` for a configuration of defaults"):
+        read_source(data)
+
+
+def test_a_config_map_of_something_else_is_refused_and_an_empty_entry_is_none():
+    with pytest.raises(SourceError, match=r"no entry of the ConfigMap gpu-operator/dp \(a, b\) has a field"):
+        read_source(config_map({"a": "x: 1", "b": "y: 1"}))
+    assert read_source(config_map({"a": "x: 1", "b": "# defaults"})).texts.keys() == {"a", "b"}
+    assert read_source(config_map({"a": "x: 1", "b": "FLAGS: {}"})).texts.keys() == {"a", "b"}
 
 
 def test_half_a_surrogate_pair_is_a_mistake_and_no_traceback():

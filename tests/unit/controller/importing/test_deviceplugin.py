@@ -94,6 +94,34 @@ def test_a_variable_has_no_place_in_what_is_no_mapping(text):
     assert any("must be a mapping" in str(problem) for problem in reading.problems)
 
 
+# --- what the environment goes before ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "env", "told"),
+    [
+        ("flags: {migStrategy: none}", {"MIG_STRATEGY": "mixed"}, [("none", "MIG_STRATEGY", "--mig-strategy")]),
+        ("flags: {migStrategy: mixed}", {"MIG_STRATEGY": "mixed"}, []),
+        ("flags: {migStrategy: none}", {"MIG_STRATEGY": ""}, []),
+        ("flags: {migStrategy: }", {"MIG_STRATEGY": "mixed"}, []),
+        ("flags: {}", {"MIG_STRATEGY": "mixed"}, []),
+        ("flags: {failOnInitError: yes}", {"FAIL_ON_INIT_ERROR": "1"}, []),
+        ("flags: {gdsEnabled: no}", {"GDS_ENABLED": "true"}, [("no", "GDS_ENABLED", "--gds-enabled")]),
+        ("flags: {plugin: {deviceListStrategy: envvar}}", {"DEVICE_LIST_STRATEGY": "envvar"}, []),
+        (
+            "flags: {plugin: {deviceListStrategy: [envvar]}}",
+            {"DEVICE_LIST_STRATEGY": "cdi-cri, envvar"},
+            [(["envvar"], "DEVICE_LIST_STRATEGY", "--device-list-strategy")],
+        ),
+        ("flags: {migStrategy: wrong}", {"MIG_STRATEGY": "none"}, [("wrong", "MIG_STRATEGY", "--mig-strategy")]),
+    ],
+)
+def test_fields_that_a_variable_goes_before_are_known(text, env, told):
+    reading = read(text.encode(), env=env)
+    assert reading.config is not None
+    assert [(one.given, one.variable, one.flag) for one in reading.overridden] == told
+
+
 # --- anything -------------------------------------------------------------------------------------
 
 _KEYS = st.sampled_from(
