@@ -37,13 +37,13 @@ def orphans(classes: Mapping[str, SeenClass], bridges: Mapping[str, str]) -> Ite
         classes: all DeviceClasses by name.
         bridges: of all bridges by name: the class that each has; "" if that is not known, and may be any.
     """
-    for name, seen in sorted(classes.items()):
+    for seen in sorted(classes.values(), key=lambda each: each.name):
         if seen.is_ours and not _is_answered_for(seen, bridges):
             yield seen
 
 
 def _is_answered_for(seen: SeenClass, bridges: Mapping[str, str]) -> bool:
-    """Whether a bridge sees to a class; where somebody took away the label that names the bridge, by the class's name."""
+    """Whether a bridge sees to a class; by the class's name where the label that names the bridge is gone."""
     if seen.bridge:
         return bridges.get(seen.bridge) in {"", seen.name}
     return not {"", seen.name}.isdisjoint(bridges.values())

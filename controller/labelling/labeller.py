@@ -262,7 +262,7 @@ class Labeller:
 
     def _write(self, node: str, uid: str, labels: dict[str, str]) -> None:
         now = self._terms.clock()
-        if (wait := self._terms.pace.wait(node, now=now)) > 0:
+        if (wait := self._terms.pace.wait(node, labels, now=now)) > 0:
             self._queue.add_after(node, wait)
             return
         if self._ended.wait(max(0.0, self._next - now)) or not self._may_act():
@@ -280,7 +280,7 @@ class Labeller:
             self._fail(node, error)
             return
         self._failures = 0
-        self._terms.pace.wrote(node, now=self._terms.clock())
+        self._terms.pace.wrote(node, labels, now=self._terms.clock())
         self._queue.forget(node)
         self._on_write("written")
         log.info("labelled", node=node, labels=len(labels))

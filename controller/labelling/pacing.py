@@ -1,5 +1,6 @@
 """How often a node's labels are written, so that no two programs wear the API server out by undoing each other."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -9,30 +10,51 @@ _CALM: Final = 600.0
 """Seconds after which a node that was left in peace may be written at once again."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """The last write to a node: when, which labels (as a number), and seconds until the same ones may be written."""
+
+    at: float
+    labels: int
+    delay: float
+
+
 @dataclass(slots=True)
 class Pace:
-    """Time between writes to one node: twice as long each time, until nothing had to be written for a while.
+    """Time between writes to one node.
+
+    The same labels are written again because somebody undid it: twice as late each time, until they were left in peace
+    for a while. Other labels, of a node that has changed, need not wait for that.
 
     Attributes:
-        least: seconds after the first write.
+        least: seconds after any write.
         most: seconds that it never exceeds.
     """
 
     least: float = _LEAST
     most: float = _MOST
-    _due: dict[str, tuple[float, float]] = field(default_factory=dict)
+    _last: dict[str, _Written] = field(default_factory=dict)
 
-    def wait(self, node: str, *, now: float) -> float:
-        """Seconds until the node may be written; 0 for at once."""
-        due, _ = self._due.get(node, (now, 0.0))
-        return max(0.0, due - now)
+    def wait(self, node: str, labels: Mapping[str, str], *, now: float) -> float:
+        """Seconds until the node may be given these labels; 0 for at once."""
+        last = self._last.get(node)
+        if last is None:
+            return 0.0
+        delay = last.delay if last.labels == _number(labels) else min(self.least, last.delay)
+        return max(0.0, last.at + delay - now)
 
-    def wrote(self, node: str, *, now: float) -> None:
+    def wrote(self, node: str, labels: Mapping[str, str], *, now: float) -> None:
         """Note a write."""
-        due, delay = self._due.get(node, (now, 0.0))
-        delay = self.least if not delay or now - due > _CALM else min(self.most, delay * 2)
-        self._due[node] = (now + delay, delay)
+        number, last = _number(labels), self._last.get(node)
+        is_again = last is not None and last.labels == number and now - last.at - last.delay <= _CALM
+        delay = min(self.most, last.delay * 2) if last is not None and is_again else self.least
+        self._last[node] = _Written(at=now, labels=number, delay=delay)
 
     def forget(self, node: str) -> None:
         """The node is gone."""
-        self._due.pop(node, None)
+        self._last.pop(node, None)
+
+
+def _number(labels: Mapping[str, str]) -> int:
+    """Tell labels from others, in less room than they take."""
+    return hash(frozenset(labels.items()))

@@ -49,7 +49,8 @@ def test_classes_of_others_are_none_of_ours():
 
 
 @pytest.mark.parametrize(
-    ("bridges", "is_orphan"), [({}, True), ({"other": "b-gpu"}, True), ({"mine": "a-gpu"}, False), ({"mine": ""}, False)]
+    ("bridges", "is_orphan"),
+    [({}, True), ({"other": "b-gpu"}, True), ({"mine": "a-gpu"}, False), ({"mine": ""}, False)],
 )
 def test_a_class_without_the_label_is_known_by_its_name(bridges, is_orphan):
     """Who has the class writes the label again."""
