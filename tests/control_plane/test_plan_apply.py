@@ -297,12 +297,11 @@ def test_a_bridge_that_somebody_has_edited_is_not_forced(world):
     assert outcomes["ExtendedResourceBridge gpu.shared"] == "unchanged"
 
 
-def test_a_bridge_of_the_readme_gets_all_but_the_mode_and_the_next_step_is_told(world, server):
+def test_a_bridge_of_the_readme_keeps_its_mode_and_the_next_step_is_told(world, server):
     server.kubectl("apply", "-f", str(CRD.parent.parent / "bridges"))
-    before = world.find(BRIDGES, "gpu")["spec"]
     outcomes, told = world.apply(status=1)
-    assert outcomes["ExtendedResourceBridge gpu"] in ("changed in part", "left as it is")
-    assert ("renamed" in before["select"]) == (outcomes["ExtendedResourceBridge gpu"] == "left as it is")
+    # All but the mode is there already.
+    assert outcomes["ExtendedResourceBridge gpu"] == "left as it is"
     spec = world.find(BRIDGES, "gpu")["spec"]
     assert (spec["mode"], spec["select"]) == ("Enabled", {"type": "gpu", "renamed": False})
     assert "spec.mode is Enabled and the plan wants WhenReady (as it is, the name is served before" in told
@@ -311,6 +310,33 @@ def test_a_bridge_of_the_readme_gets_all_but_the_mode_and_the_next_step_is_told(
     outcomes, told = world.apply()
     assert (outcomes["ExtendedResourceBridge gpu"], told) == ("unchanged", "")
     assert world.find(BRIDGES, "gpu")["spec"]["mode"] == "WhenReady"
+
+
+def test_a_bridge_that_says_nothing_of_names_gets_what_nobody_has_set(world, server):
+    server.kubectl("apply", "-f", "-", text=json.dumps(bridge("gpu", GPU, {"type": "gpu"})))
+    outcomes, told = world.apply("--dry-run", status=1)
+    assert outcomes["ExtendedResourceBridge gpu"] == "changed in part (dry run)"
+    assert world.find(BRIDGES, "gpu")["spec"]["select"] == {"type": "gpu"}
+    outcomes, told = world.apply(status=1)
+    assert outcomes["ExtendedResourceBridge gpu"] == "changed in part"
+    assert "its other fields are as planned" in told
+    assert world.find(BRIDGES, "gpu")["spec"]["select"] == {"type": "gpu", "renamed": False}
+    assert world.find(BRIDGES, "gpu")["spec"]["mode"] == "Enabled"
+    assert world.apply(status=1)[0]["ExtendedResourceBridge gpu"] == "left as it is"
+
+
+def test_a_selection_of_somebody_else_is_left_as_a_whole(world, server):
+    theirs = {"type": "mig", "profile": "1g.10gb"}
+    server.kubectl("apply", "-f", "-", text=json.dumps(bridge("gpu", GPU, theirs)))
+    outcomes, told = world.apply(status=1)
+    assert outcomes["ExtendedResourceBridge gpu"] == "left as it is"
+    assert world.find(BRIDGES, "gpu")["spec"]["select"] == theirs
+    assert "spec.select.profile is 1g.10gb and the plan wants nothing there" in told
+    (command,) = re.findall(r"kubectl (patch erb gpu --type=merge -p '[^']*')", told)
+    server.kubectl(*shlex.split(command))
+    outcomes, told = world.apply()
+    assert (outcomes["ExtendedResourceBridge gpu"], told) == ("unchanged", "")
+    assert world.find(BRIDGES, "gpu")["spec"]["select"] == {"type": "gpu", "renamed": False}
 
 
 def test_a_bridge_of_an_earlier_plan_is_told_with_the_command_that_deletes_it(world, server):
