@@ -1,145 +1,37 @@
 """`kubectl dra plan --from-cluster` and `--apply` on a real API server, and the real controller on what was applied."""
 
 import json
-import re
-import shlex
-import subprocess
-import sys
-from contextlib import suppress
 
 import pytest
 import yaml
-from doubles.deviceplugin import daemon_set
 from support.bridging import CRD, Controllers, install
-from support.server import Server
+from support.planning import (
+    ACCOUNTS,
+    ALL,
+    CONFIGS,
+    CRDS,
+    GPU,
+    LABEL,
+    MANIFEST,
+    MIG,
+    SHARED,
+    TEXTS,
+    World,
+    ready,
+)
 from support.waiting import wait_for
 
 from controller.api import BRIDGES
-from controller.cli.live import DAEMON_SETS
 from controller.cli.wanted import CONFIG_MAPS, FIELD_MANAGER, QUOTAS
-from dradriver.api.node_config import decode
-from dradriver.kube import NODES, PODS, RESOURCE_SLICES, AlreadyExistsError, NotFoundError, Resource
+from dradriver.kube import NODES, PODS, RESOURCE_SLICES
 
 pytestmark = pytest.mark.control_plane
-
-NAMESPACES = Resource(group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False)
-CRDS = Resource(
-    group="apiextensions.k8s.io",
-    version="v1",
-    plural="customresourcedefinitions",
-    kind="CustomResourceDefinition",
-    namespaced=False,
-)
-ACCOUNTS = Resource(group="", version="v1", plural="serviceaccounts", kind="ServiceAccount", namespaced=True)
-GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
-LABEL = "dradriver.dev/config"
-MANIFEST = ("dradriver-node-config", "dradriver")
-TEXTS = {
-    "default": "version: v1\nflags: {migStrategy: none}\n",
-    "cut": "version: v1\nflags: {migStrategy: mixed}\n",
-    "sliced": (
-        "version: v1\nflags: {migStrategy: none}\n"
-        "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
-    ),
-}
 
 
 @pytest.fixture(scope="module")
 def server(control_plane, admin):
-    made = Server(control_plane.kubeconfig, programs=control_plane.programs)
-    install(made)
-    for name in ("gpu-operator", "ml"):
-        with suppress(AlreadyExistsError):
-            admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    yield made
-    made.close()
-
-
-class World:
-    """A cluster with a device plugin: its DaemonSet and ConfigMap, nodes, a pod, a quota."""
-
-    def __init__(self, admin, server, kubeconfig):
-        self.admin, self.server, self.kubeconfig = admin, server, kubeconfig
-        self.made = []
-        self.create(CONFIG_MAPS, "configs", namespace="gpu-operator", data=TEXTS)
-        self.daemon_set("plugin", selector={"gpu": "true"})
-        self.node("plain", gpu=8)
-        self.node("halved", config="cut", gpu=1, mig=7)
-        self.node("shared", config="sliced", shared=32)
-        self.create(QUOTAS, "q", namespace="ml", spec={"hard": {f"requests.{GPU}": "8"}})
-
-    def create(self, resource, name, namespace="", **content):
-        metadata = {"name": name, **({"namespace": namespace} if namespace else {}), **content.pop("metadata", {})}
-        body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **content}
-        self.made.append((resource, name, namespace))
-        return self.admin.create(resource, body)
-
-    def daemon_set(self, name, *, selector, env=None, car=None):
-        spec = daemon_set(name, env=env, car={} if car is None else car, selector=selector)["spec"]
-        for container in spec["template"]["spec"]["containers"]:
-            container.setdefault("volumeMounts", [])
-        for volume in spec["template"]["spec"]["volumes"]:
-            if "hostPath" in volume:
-                volume["hostPath"] = {"path": "/var/lib/kubelet/device-plugins"}
-        labels = {"app": name}
-        spec["template"]["metadata"] = {"labels": labels}
-        spec["selector"] = {"matchLabels": labels}
-        self.create(DAEMON_SETS, name, namespace="gpu-operator", spec=spec)
-
-    def node(self, name, *, config="", labels=None, gpu=0, mig=0, shared=0):
-        given = {"gpu": "true", **({"nvidia.com/device-plugin.config": config} if config else {}), **(labels or {})}
-        self.create(NODES, name, metadata={"labels": given})
-        counts = {GPU: gpu, MIG: mig, SHARED: shared}
-        resources = {"cpu": "8", **{key: str(count) for key, count in counts.items() if count}}
-        info = {"kubeletVersion": "v1.37.2", "containerRuntimeVersion": "containerd://2.1.4"}
-        status = {"capacity": resources, "allocatable": resources, "nodeInfo": info}
-        self.admin.patch(NODES, name, {"status": status}, subresource="status")
-
-    def plan(self, *words, status=0, kubeconfig=None):
-        """Run the program, as kubectl does; gives what it prints on both."""
-        config = str(kubeconfig or self.kubeconfig)
-        command = [sys.executable, "-m", "controller.cli", "plan", "--from-cluster", "--kubeconfig", config, *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert status in (None, done.returncode), (done.stdout, done.stderr)
-        return done
-
-    def apply(self, *words, status=0, **more):
-        """Apply; gives each object with what became of it, and what was told."""
-        done = self.plan("--apply", *words, status=status, **more)
-        rows = [line.split("   ") for line in done.stdout.splitlines()[1:]]
-        return {row[0].strip(): row[-1].strip() for row in rows}, done.stderr
-
-    def find(self, resource, name, namespace=""):
-        try:
-            return self.admin.get(resource, name, namespace=namespace)
-        except NotFoundError:
-            return None
-
-    def node_configs(self):
-        text = self.find(CONFIG_MAPS, *MANIFEST)["data"]["nodes.yaml"]
-        decoded = decode(yaml.safe_load(text))
-        assert decoded.all_problems() == ()
-        return yaml.safe_load(text)["configs"]
-
-    def label(self, node):
-        return self.find(NODES, node)["metadata"]["labels"].get(LABEL)
-
-    def drop(self, resource, name, namespace=""):
-        if self.find(resource, name, namespace) is not None:
-            self.admin.delete(resource, name, namespace=namespace)
-
-    def clear(self):
-        """Take away what was applied."""
-        self.drop(CONFIG_MAPS, *MANIFEST)
-        self.drop(QUOTAS, "q-claims", "ml")
-        if self.find(CRDS, "extendedresourcebridges.dradriver.dev"):
-            for item in self.admin.list(BRIDGES).items:
-                self.drop(BRIDGES, item["metadata"]["name"])
-
-    def end(self):
-        self.clear()
-        for resource, name, namespace in reversed(self.made):
-            self.drop(resource, name, namespace)
+    with ready(control_plane, admin) as made:
+        yield made
 
 
 @pytest.fixture
@@ -147,22 +39,6 @@ def world(admin, server, control_plane):
     made = World(admin, server, control_plane.kubeconfig)
     yield made
     made.end()
-
-
-ALL = {
-    "ExtendedResourceBridge gpu",
-    "ExtendedResourceBridge gpu.shared",
-    "ExtendedResourceBridge mig-1g.10gb",
-    "ConfigMap dradriver/dradriver-node-config",
-    "Node halved",
-    "Node plain",
-    "Node shared",
-}
-CONFIGS = {
-    "default": {"gpus": [{"mig": "off"}]},
-    "cut": {"gpus": [{"mig": "static"}], "order": "spread"},
-    "sliced": {"gpus": [{"mig": "off", "sharing": {"replicas": 4, "rename": True}}], "order": "spread"},
-}
 
 
 def test_a_plan_reads_and_changes_nothing(world):
@@ -259,79 +135,6 @@ def test_mistakes_are_refused_too_and_stay_a_failure_where_they_are_accepted(wor
 
 
 # --- what is somebody else's ----------------------------------------------------------------------
-
-
-def bridge(name, resource, select, **spec):
-    head = {"apiVersion": BRIDGES.api_version, "kind": BRIDGES.kind, "metadata": {"name": name}}
-    return head | {"spec": {"resourceName": resource, "select": select, **spec}}
-
-
-def test_a_bridge_of_another_name_for_the_resource_is_left_and_told(world):
-    world.admin.create(BRIDGES, bridge("mine", GPU, {"cel": "true"}))
-    outcomes, told = world.apply(status=1)
-    assert outcomes["ExtendedResourceBridge gpu"] == "left as it is"
-    assert "ExtendedResourceBridge gpu: nvidia.com/gpu has the bridge mine already" in told
-    assert "kubectl delete erb mine" in told
-    assert world.find(BRIDGES, "gpu") is None
-    assert outcomes["ExtendedResourceBridge gpu.shared"] == "created"
-
-
-def test_a_bridge_of_another_name_that_selects_the_same_will_do(world):
-    world.admin.create(BRIDGES, bridge("mine", GPU, {"type": "gpu", "renamed": False}))
-    outcomes, told = world.apply()
-    assert outcomes["ExtendedResourceBridge mine"] == "unchanged"
-    assert told.startswith("kubectl dra plan: ExtendedResourceBridge mine: spec.mode is Enabled and the plan wants")
-    world.admin.patch(BRIDGES, "mine", {"spec": {"mode": "WhenReady"}})
-    assert world.apply()[1] == ""
-    assert world.find(BRIDGES, "gpu") is None
-
-
-def test_a_bridge_that_somebody_has_edited_is_not_forced(world):
-    world.apply()
-    world.admin.patch(BRIDGES, "gpu", {"spec": {"mode": "Disabled"}}, field_manager="kubectl-edit")
-    outcomes, told = world.apply(status=1)
-    assert outcomes["ExtendedResourceBridge gpu"] == "left as it is"
-    assert 'conflict with "kubectl-edit"' in told
-    assert ".spec.mode" in told
-    assert world.find(BRIDGES, "gpu")["spec"]["mode"] == "Disabled"
-    assert outcomes["ExtendedResourceBridge gpu.shared"] == "unchanged"
-
-
-def test_a_bridge_of_the_readme_gets_all_but_the_mode_and_the_next_step_is_told(world, server):
-    server.kubectl("apply", "-f", str(CRD.parent.parent / "bridges"))
-    before = world.find(BRIDGES, "gpu")["spec"]
-    outcomes, told = world.apply(status=1)
-    assert outcomes["ExtendedResourceBridge gpu"] in ("changed in part", "left as it is")
-    assert ("renamed" in before["select"]) == (outcomes["ExtendedResourceBridge gpu"] == "left as it is")
-    spec = world.find(BRIDGES, "gpu")["spec"]
-    assert (spec["mode"], spec["select"]) == ("Enabled", {"type": "gpu", "renamed": False})
-    assert "spec.mode is Enabled and the plan wants WhenReady (as it is, the name is served before" in told
-    (command,) = re.findall(r"kubectl (patch erb gpu --type=merge -p '[^']*')", told)
-    server.kubectl(*shlex.split(command))
-    outcomes, told = world.apply()
-    assert (outcomes["ExtendedResourceBridge gpu"], told) == ("unchanged", "")
-    assert world.find(BRIDGES, "gpu")["spec"]["mode"] == "WhenReady"
-
-
-def test_a_bridge_of_an_earlier_plan_is_told_with_the_command_that_deletes_it(world, server):
-    world.apply()
-    world.admin.patch(CONFIG_MAPS, "configs", {"data": {"sliced": TEXTS["default"]}}, namespace="gpu-operator")
-    world.admin.patch(
-        NODES, "shared", {"status": {"capacity": {SHARED: "0"}, "allocatable": {SHARED: "0"}}}, subresource="status"
-    )
-    outcomes, told = world.apply()
-    assert outcomes["ExtendedResourceBridge gpu.shared"] == "no longer planned"
-    (command,) = re.findall("kubectl (delete erb .*)", told)
-    assert world.find(BRIDGES, "gpu.shared")
-    server.kubectl(*command.split())
-    outcomes, told = world.apply()
-    assert ("ExtendedResourceBridge gpu.shared" in outcomes, told) == (False, "")
-
-
-def test_a_bridge_of_the_name_for_another_resource_is_told(world):
-    world.admin.create(BRIDGES, bridge("gpu", "nvidia.com/other", {"type": "gpu"}))
-    _, told = world.apply(status=1)
-    assert "ExtendedResourceBridge gpu: there is one of that name for nvidia.com/other" in told
 
 
 def own_configs(world, **configs):

@@ -1,4 +1,4 @@
-"""What --apply would write, decided without an API server; tests/control_plane/test_plan_apply.py sees it happen."""
+"""What --apply would write, decided without an API server; tests/control_plane/test_plan_*.py see it happen."""
 
 import json
 
