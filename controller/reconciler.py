@@ -16,6 +16,7 @@ from controller.acting import (
     Clash,
     Contests,
     NotLeadingError,
+    TakenError,
     contested,
     dying,
     hold_back,
@@ -54,6 +55,7 @@ from controller.pending import LOOK_SECONDS, Looker
 from controller.saying import explained, happening, in_the_way, noticed
 from controller.watching import SeenClass, Watcher
 from dradriver.kube import (
+    ConflictError,
     ForbiddenError,
     Happening,
     InvalidError,
@@ -286,12 +288,14 @@ class Reconciler:
         situation = self._situation(resource_name)
         decision, is_held = self._paced(decide(situation), situation)
         try:
-            self._actor.act(decision.actions)
+            if is_held:
+                self._actor.act(decision.actions)
+            else:
+                self._carry_out(resource_name, decision.actions)
         except (InvalidError, ForbiddenError) as error:
             self._write_statuses(resource_name, self._refused(decision, error))
             raise
         if not is_held:
-            self._contests.wrote(resource_name, decision.actions, now=self._clock())
             self._remember(resource_name, decision)
         for telling in decision.tellings:
             self._record(happening(telling))
@@ -337,7 +341,7 @@ class Reconciler:
         decision = keep_base_classes(classes, self._all_bridges(), keeping, self._base_states)
         held = {name for name in BASE_CLASSES if self._waits(_BASE, name, _of(name, decision.actions), classes)}
         for name in sorted(BASE_CLASSES.keys() - held):
-            self._act_on_class(name, _of(name, decision.actions))
+            self._carry_out(name, _of(name, decision.actions))
         self._base_states = decision.states
         self._metrics.set_base_classes(decision.states.values())
         for notice in decision.notices:
@@ -352,8 +356,13 @@ class Reconciler:
             self._queue.add_after(key, wait)
         return wait > 0
 
-    def _act_on_class(self, name: str, actions: tuple[Action, ...]) -> None:
-        self._actor.act(actions)
+    def _carry_out(self, name: str, actions: tuple[Action, ...]) -> None:
+        try:
+            self._actor.act(actions)
+        except (ConflictError, TakenError):
+            # Whoever is fast enough undoes it before its end; and wakes us at once, whatever the queue would wait for.
+            self._contests.wrote(name, actions, now=self._clock())
+            raise
         self._contests.wrote(name, actions, now=self._clock())
 
     def _let_orphans_go(self) -> None:
@@ -369,7 +378,7 @@ class Reconciler:
             if decision.actions and self._actor.has_class(seen.bridge, seen.name):
                 continue
             if not self._waits(_ORPHANS, seen.name, decision.actions, classes):
-                self._act_on_class(seen.name, decision.actions)
+                self._carry_out(seen.name, decision.actions)
             told.add(decision.notice)
         for notice in told - self._orphans_told:
             self._tell(notice)

@@ -254,7 +254,8 @@ class ApiServer:
             if request.method == "POST":
                 return 201, self._create(request, plural, namespace)
             key = (plural, namespace, name)
-            if key not in self.objects and _is_apply(request):
+            # There are no namespaces here in which it could be made.
+            if key not in self.objects and not namespace and _is_apply(request):
                 if "uid" in request.body["metadata"]:
                     raise Refusal(409, "Conflict", f"uid mismatch: no existing {plural} {name} was found")
                 return 201, self._store(key, _nameless(request.body), "ADDED", dry="dryRun" in request.query)

@@ -205,3 +205,28 @@ def test_a_bridge_keeps_all_but_who_wrote_it():
         "status": {"a": 1},
     }
     assert "managedFields" in body["metadata"]
+
+
+def class_with(**more):
+    return projections.project_class({"metadata": metadata("a", **more), "spec": {}})["seen"]
+
+
+def test_of_who_wrote_a_class_only_others_with_a_part_of_its_spec_are_kept():
+    fields = {"f:spec": {"f:extendedResourceName": {}}}
+    seen = class_with(
+        managedFields=[
+            {"manager": "helm", "fieldsV1": fields},
+            {"manager": "argocd", "fieldsV1": fields},
+            {"manager": "dradriver-controller", "fieldsV1": fields},
+            {"manager": "labeller", "fieldsV1": {"f:metadata": {}}},
+            {"manager": "empty"},
+        ]
+    )
+    assert seen.managers == ("argocd", "helm")
+    assert class_with(managedFields=None).managers == ()
+
+
+def test_a_class_that_is_being_deleted_says_what_keeps_it():
+    seen = class_with(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["example.com/x"])
+    assert (seen.is_deleting, seen.finalizers) == (True, ("example.com/x",))
+    assert (class_with().is_deleting, class_with().finalizers) == (False, ())

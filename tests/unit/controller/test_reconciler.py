@@ -375,6 +375,29 @@ def test_what_somebody_sets_back_again_and_again_is_written_ever_later(server, b
     assert server.wait(lambda: not is_falsified(server)())
 
 
+def test_who_sets_back_in_the_middle_of_a_take_over_is_paced_too(server, begin):
+    """He is so fast that ours never gets the name, and each of his writes wakes us."""
+    server.put("deviceclasses", device_class("theirs", NAME))
+    working = begin()
+    make_sure = working.actor._make_sure_that_nobody_has
+
+    def too_late(name, *, but):
+        server.put("deviceclasses", device_class("theirs", NAME))
+        make_sure(name, but=but)
+
+    working.actor._make_sure_that_nobody_has = too_late
+    server.put(BRIDGES.plural, bridge("gpu", NAME, adopt=True))
+    for round_ in range(4):
+        assert server.wait(lambda: working.done.count("ClearName") > round_)  # noqa: B023 (called at once)
+        wait_rest(server, working)
+        working.now += 2 ** (round_ + 1)
+        working.queue.add(NAME)
+    wait_rest(server, working)
+    assert working.done.count("ClearName") < 10
+    assert server.wait(lambda: conditions(server)["Conflict"][1] == "Contested")
+    assert not carries(server)()
+
+
 def test_a_base_class_that_is_set_back_is_paced_too(server, begin):
     working = begin(base_classes=BaseKeeping.KEEP)
     name = "gpu.nvidia.com"
