@@ -200,7 +200,7 @@ class Opponent:
 
     def _run(self):
         body = device_class(self._name, self._resource)
-        while not self._ended.wait(0.01):
+        while not self._ended.wait(0.001):
             try:
                 self._admin.apply(DEVICE_CLASSES, body, field_manager="argocd")
             except KubeError:
