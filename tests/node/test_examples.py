@@ -9,6 +9,7 @@ EXAMPLES = sorted(path for path in (REPOSITORY / "deploy/examples").glob("*.yaml
 
 EXPECTED = {
     "any-30gib": {"any-30gib": {"app": ["3g.40gb"]}},
+    "limits": {"limits-gpu": {"app": ["whole"]}, "limits-mig": {"app": ["1g.10gb"]}},
     "same-gpu": {"same-gpu": {"first": ["1g.10gb"], "second": ["1g.10gb"]}},
     "shared-claim": {"shared-claim": {"one": ["2g.20gb"], "other": ["2g.20gb"]}},
     "small-partitions": {"small-1": {"app": ["1g.10gb"]}, "small-2": {"app": ["1g.10gb"]}},
@@ -16,8 +17,21 @@ EXPECTED = {
 }
 """File to pod to container to its devices: the profile of a partition, or `whole`."""
 
-DISTINCT = {"any-30gib": 1, "same-gpu": 2, "shared-claim": 1, "small-partitions": 2, "whole-gpu": 1}
+DISTINCT = {"any-30gib": 1, "limits": 2, "same-gpu": 2, "shared-claim": 1, "small-partitions": 2, "whole-gpu": 1}
 """How many different devices that takes."""
+
+
+BRIDGED = {"limits"}
+"""Files whose pods ask for extended resources."""
+
+
+@pytest.fixture
+def bridged(node, controllers, keeper):
+    """The controller and the bridges that README.md tells users to make."""
+    controllers.start("--discover-mig-profiles", "Enabled")
+    keeper.server.kubectl("apply", "-f", str(REPOSITORY / "deploy/bridges"))
+    for name in ("gpu", "mig-1g.10gb"):
+        controllers.wait_reason(name, "Serving")
 
 
 def kinds(devices):
@@ -29,7 +43,9 @@ def test_every_example_is_expected_here():
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda path: path.stem)
-def test_example(file, node, space):
+def test_example(file, node, space, request):
+    if file.stem in BRIDGED:
+        request.getfixturevalue("bridged")
     names = space.apply(file)
     seen = {pod["metadata"]["name"]: node.check(pod) for pod in space.running(*names)}
     assert {
@@ -52,7 +68,7 @@ def test_the_pair_of_one_claim_lies_on_one_gpu(node, space):
     assert first.uuid != second.uuid
 
 
-def test_all_examples_beside_each_other(node, space):
+def test_all_examples_beside_each_other(node, space, bridged):
     for file in EXAMPLES:
         names = space.apply(file)
     pods = space.running(*names)
@@ -61,4 +77,4 @@ def test_all_examples_beside_each_other(node, space):
     partitions = [
         (gpu["uuid"], each["placement"]["start"]) for gpu in node.simulation.gpus() for each in gpu["instances"]
     ]
-    assert len(partitions) == 6
+    assert len(partitions) == 7
