@@ -250,7 +250,7 @@ def test_what_a_bridge_selects_is_what_pods_get_beside_devices_of_others(
 ):
     controllers.start()
     controllers.add(bridge("it", "nvidia.com/it", select=select))
-    controllers.wait_reason("it", "Serving")
+    controllers.wait_reason("it", "SelectedByExpression" if "cel" in select else "Serving")
     app = limited("app") | {"resources": {"limits": {"nvidia.com/it": "1"}}}
     space.add(pod("app", app))
     assert kinds(node.check(space.running("app")[0])["app"]) == [expected]
