@@ -1,6 +1,6 @@
 """Conditions of a bridge in words: what is, why, and what to do about it."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 
 from controller.api import (
@@ -16,9 +16,7 @@ from controller.api import (
 )
 from controller.bridges.situation import Situation
 from controller.bridges.unmatched import why_unmatched
-
-_MOST_NAMED = 10
-"""Of claims and classes in one message."""
+from controller.bridges.wording import listed
 
 _FINE = Condition(type=ConditionType.DEGRADED, holds=False, reason="AsExpected", message="")
 _NONE_WAITS = Condition(type=ConditionType.PODS_PENDING, holds=False, reason="NoneWaits", message="")
@@ -52,8 +50,8 @@ def conflict_of(situation: Situation, bridge: Bridge, rivals: Collection[str]) -
     if rivals:
         return _conflict(
             "NameOnOtherClass",
-            f"DeviceClass {_listed(rivals)} made by somebody else carries {situation.resource_name} too; clear its "
-            "spec.extendedResourceName, or set spec.adopt: true to have that done",
+            f"DeviceClass {listed(sorted(rivals))} made by somebody else carries {situation.resource_name} too; clear "
+            "its spec.extendedResourceName, or set spec.adopt: true to have that done",
         )
     return None
 
@@ -125,7 +123,7 @@ def leaving(bridge: Bridge, users: Collection[str]) -> BridgeStatus:
     claims = "claim uses" if len(users) == 1 else "claims use"
     message = (
         f"it is being deleted, and {len(users)} {claims} DeviceClass {bridge.spec.device_class_name}: "
-        f"{_listed(users)}; delete their pods, or force it with the annotation {FORCE_DELETE_ANNOTATION}=true"
+        f"{listed(sorted(users))}; delete their pods, or force it with the annotation {FORCE_DELETE_ANNOTATION}=true"
     )
     return _only(bridge, (_not_ready("InUse", message), _PEACE, _FINE))
 
@@ -255,9 +253,3 @@ def _conflict(reason: str, message: str) -> Condition:
 
 def _nodes(count: int) -> str:
     return f"{count} node" if count == 1 else f"{count} nodes"
-
-
-def _listed(names: Iterable[str]) -> str:
-    ordered = sorted(names)
-    more = len(ordered) - _MOST_NAMED
-    return ", ".join(ordered[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from controller.bridges.actions import Action, ClearName, DeleteClass
 from controller.bridges.base import Notice, restore
 from controller.bridges.handing import release
+from controller.bridges.wording import listed
 from controller.watching.model import SeenClass
-
-_MOST_NAMED = 10
-"""Of claims in one message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +62,9 @@ def let_go(seen: SeenClass, users: Collection[str], *, is_wanted: bool) -> Orpha
     if is_wanted:
         return _decision(seen, _clear(seen), "OrphanCleared", "it carries no name until another bridge takes it")
     if users:
-        note = f"it carries no name any more, and goes when no claim uses it: {_listed(users)}; delete their pods"
+        note = (
+            f"it carries no name any more, and goes when no claim uses it: {listed(sorted(users))}; delete their pods"
+        )
         return _decision(seen, _clear(seen), "OrphanInUse", note)
     return _decision(seen, (*_clear(seen), *_delete(seen)), "OrphanDeleted", "it was deleted")
 
@@ -85,9 +85,3 @@ def _decision(
     text = f"DeviceClass {seen.name} was made for ExtendedResourceBridge {seen.bridge}, which does not exist: {note}"
     notice = Notice(name=seen.name, uid=seen.uid, is_warning=True, reason=reason, note=text)
     return OrphanDecision(actions=tuple(actions), notice=notice)
-
-
-def _listed(names: Collection[str]) -> str:
-    ordered = sorted(names)
-    more = len(ordered) - _MOST_NAMED
-    return ", ".join(ordered[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from controller.api import Select, Sharing
 from controller.bridges.selection import matches
+from controller.bridges.wording import listed
 from controller.watching.model import DeviceKind
 
 _MOST_NAMED = 5
@@ -54,8 +55,7 @@ def _none_of(field: str, value: str, published: Collection[str]) -> str:
 def _nearest(value: str, published: Iterable[str]) -> str:
     """Name a few, those first that are most alike."""
     ordered = sorted(published, key=lambda each: (-_likeness(value, each), each))
-    more = len(ordered) - _MOST_NAMED
-    return ", ".join(ordered[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return listed(ordered, most=_MOST_NAMED)
 
 
 def _likeness(one: str, other: str) -> float:

@@ -3,27 +3,10 @@
 import re
 
 import pytest
-from support.bridging import Controllers, bridge, device_class
+from support.bridging import bridge, device_class
 from support.waiting import wait_for
-from support.yard import Yard
 
 from dradriver.kube import DEVICE_CLASSES
-
-
-@pytest.fixture(scope="module")
-def standing(control_plane, server, admin, tmp_path_factory):
-    """One controller for all of these tests: each has names of its own."""
-    made = Controllers(control_plane, server, admin, tmp_path_factory.mktemp("controller"))
-    made.start()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def yard(admin):
-    made = Yard(admin)
-    yield made
-    made.close()
 
 
 @pytest.fixture

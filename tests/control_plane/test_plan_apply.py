@@ -16,8 +16,6 @@ from support.planning import (
     MIG,
     SHARED,
     TEXTS,
-    World,
-    ready,
 )
 from support.waiting import wait_for
 
@@ -26,19 +24,6 @@ from controller.cli.wanted import CONFIG_MAPS, FIELD_MANAGER, QUOTAS
 from dradriver.kube import NODES, PODS, RESOURCE_SLICES
 
 pytestmark = pytest.mark.control_plane
-
-
-@pytest.fixture(scope="module")
-def server(control_plane, admin):
-    with ready(control_plane, admin) as made:
-        yield made
-
-
-@pytest.fixture
-def world(admin, server, control_plane):
-    made = World(admin, server, control_plane.kubeconfig)
-    yield made
-    made.end()
 
 
 def test_a_plan_reads_and_changes_nothing(world):
@@ -192,21 +177,21 @@ def test_a_label_of_somebody_else_is_left_and_told(world):
 # --- what is not there, and what must not be done ---------------------------------------------------
 
 
-def test_a_cluster_without_the_crd_is_told_and_gets_the_rest(world, server):
+def test_a_cluster_without_the_crd_is_told_and_gets_the_rest(world, planned):
     world.clear()
-    server.kubectl("delete", "-f", str(CRD))
+    planned.kubectl("delete", "-f", str(CRD))
     try:
         outcomes, told = world.apply(status=1)
     finally:
-        install(server)
+        install(planned)
     assert outcomes["ExtendedResourceBridges"] == "left as it is"
     assert "kubectl apply -f deploy/crds" in told
     assert outcomes["ConfigMap dradriver/dradriver-node-config"] == "created"
     assert outcomes["Node halved"] == "changed"
 
 
-def test_a_crd_that_is_older_is_told(world, admin, server):
-    old = json.loads(server.kubectl("get", "crd", "extendedresourcebridges.dradriver.dev", "-o", "json"))
+def test_a_crd_that_is_older_is_told(world, admin, planned):
+    old = json.loads(planned.kubectl("get", "crd", "extendedresourcebridges.dradriver.dev", "-o", "json"))
     schema = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     select = schema["properties"]["spec"]["properties"]["select"]
     del select["properties"]["renamed"]
@@ -222,13 +207,13 @@ def test_a_crd_that_is_older_is_told(world, admin, server):
             if told:
                 break
     finally:
-        install(server)
+        install(planned)
     assert outcomes["ExtendedResourceBridge gpu"] == "left as it is"
     assert "renamed" in told
     assert "bring it up to date and apply again: kubectl apply -f deploy/crds" in told
 
 
-def test_without_rights_on_one_thing_the_rest_goes_on(world, server, tmp_path):
+def test_without_rights_on_one_thing_the_rest_goes_on(world, planned, tmp_path):
     world.create(ACCOUNTS, "planner", namespace="ml")
     rules = [
         {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]},
@@ -237,14 +222,14 @@ def test_without_rights_on_one_thing_the_rest_goes_on(world, server, tmp_path):
     ]
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "planner"}}
     (tmp_path / "role.json").write_text(json.dumps(role | {"rules": rules}))
-    server.kubectl("apply", "-f", str(tmp_path / "role.json"))
-    server.kubectl("create", "clusterrolebinding", "planner", "--clusterrole=planner", "--serviceaccount=ml:planner")
+    planned.kubectl("apply", "-f", str(tmp_path / "role.json"))
+    planned.kubectl("create", "clusterrolebinding", "planner", "--clusterrole=planner", "--serviceaccount=ml:planner")
     config = tmp_path / "kubeconfig"
-    config.write_text(server.kubeconfig_for(server.kubectl("create", "token", "planner", "-n", "ml").strip()))
+    config.write_text(planned.kubeconfig_for(planned.kubectl("create", "token", "planner", "-n", "ml").strip()))
     try:
         outcomes, told = world.apply(status=1, kubeconfig=config)
     finally:
-        server.kubectl("delete", "clusterrole,clusterrolebinding", "planner")
+        planned.kubectl("delete", "clusterrole,clusterrolebinding", "planner")
     assert outcomes["ExtendedResourceBridge gpu"] == "created"
     assert outcomes["ConfigMap dradriver/dradriver-node-config"] == "left as it is"
     assert "Forbidden" in told
@@ -279,9 +264,9 @@ def device(name, **attributes):
     return {"name": name, "attributes": values, "capacity": {"memory": {"value": "80Gi"}}}
 
 
-def test_the_controller_takes_the_bridges_once_a_node_has_moved(world, control_plane, server, admin, tmp_path):
+def test_the_controller_takes_the_bridges_once_a_node_has_moved(world, control_plane, planned, admin, tmp_path):
     world.apply()
-    controllers = Controllers(control_plane, server, admin, tmp_path)
+    controllers = Controllers(control_plane, planned, admin, tmp_path)
     try:
         controllers.start()
         # Ready already where a node of another test is there still.
@@ -306,7 +291,7 @@ def test_the_controller_takes_the_bridges_once_a_node_has_moved(world, control_p
         controllers.close()
 
 
-def test_what_single_means_is_counted(world, control_plane, server, admin, tmp_path):
+def test_what_single_means_is_counted(world, control_plane, planned, admin, tmp_path):
     single = "version: v1\nflags: {migStrategy: single}\n"
     world.admin.patch(
         CONFIG_MAPS, "configs", {"data": {"default": single, "cut": single, "sliced": None}}, namespace="gpu-operator"
@@ -315,7 +300,7 @@ def test_what_single_means_is_counted(world, control_plane, server, admin, tmp_p
     outcomes, told = world.apply("--accept-gaps")
     assert (outcomes["ExtendedResourceBridge gpu"], told) == ("created", "")
     assert world.find(BRIDGES, "gpu")["spec"]["select"] == {"type": "any", "renamed": False}
-    controllers = Controllers(control_plane, server, admin, tmp_path)
+    controllers = Controllers(control_plane, planned, admin, tmp_path)
     try:
         controllers.start()
         devices = {

@@ -1,29 +1,13 @@
 """What bridges select, as the real scheduler sees it, on nodes that have devices of other drivers too."""
 
 import pytest
-from support.bridging import Controllers, bridge
+from support.bridging import bridge
 from support.waiting import wait_for
-from support.yard import Yard
 
 from dradriver.kube import PODS, RESOURCE_SLICES
 
 OTHERS = ("aaa.example.com", "zzz.example.com")
 """Drivers before and behind ours, in whatever order the scheduler looks at them."""
-
-
-@pytest.fixture(scope="module")
-def standing(control_plane, server, admin, tmp_path_factory):
-    made = Controllers(control_plane, server, admin, tmp_path_factory.mktemp("controller"))
-    made.start()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def yard(admin):
-    made = Yard(admin)
-    yield made
-    made.close()
 
 
 @pytest.fixture
