@@ -7,6 +7,7 @@ it is the API server's business to keep objects well formed.
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from controller.importing.names import DOMAIN
@@ -17,6 +18,8 @@ Version: TypeAlias = tuple[int, int]
 
 _PREFIX: Final = f"{DOMAIN}/"
 _MIRROR: Final = "kubernetes.io/config.mirror"
+MOST_OBJECTS: Final = 1_000_000
+"""More than any cluster has of what is read; YAML can say more than that in a few lines."""
 _DEEPEST: Final = 10
 _VERSION: Final = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 _OVER: Final = frozenset({"Succeeded", "Failed"})
@@ -164,7 +167,9 @@ def read_cluster(objects: Iterable[object], *, version: Version | None = None) -
     Raises:
         ClusterError: something has no kind.
     """
-    found = list(_opened(objects))
+    found = list(islice(_opened(objects), MOST_OBJECTS + 1))
+    if len(found) > MOST_OBJECTS:
+        raise ClusterError(f"there are more than {MOST_OBJECTS:,} objects; leave out what has nothing to do with GPUs")
     nodes = [_node(one) for one in found if one["kind"] == "Node"]
     users = [user for one in found if (user := _user(one)) is not None]
     limits = [limit for one in found if (limit := _limit(one)) is not None]

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import controller
 from controller.cli import COMMANDS, run, usage
+from controller.cli import __main__ as program
 from controller.cli.printing import plain, remark, some
 from dradriver.api.node_config import decode
 
@@ -358,6 +359,30 @@ def test_a_reader_who_has_seen_enough_is_no_error(files):
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
         started.stdout.close()
         assert (started.stderr.read(), started.wait()) == (b"", 0)
+
+
+def test_who_interrupts_it_sees_no_traceback(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "run", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_few_lines_that_mean_more_objects_than_any_cluster_has(files, capsys):
+    levels = ["a0: &a0 {kind: Node, metadata: {name: n}}"]
+    for level in range(1, 9):
+        items = ", ".join([f"*a{level - 1}"] * 10)
+        levels.append(f"a{level}: &a{level} {{kind: List, items: [{items}]}}")
+    text = "\n".join([*levels, "kind: List", "items: [*a8]"])
+    assert (
+        run(["plan", "--device-plugin-config", files("dp.yaml", CONFIG_MAP), "--objects", files("bomb.yaml", text)])
+        == 1
+    )
+    assert "more than 1,000,000 objects" in capsys.readouterr().err
 
 
 def test_the_program_runs_by_itself(files):
