@@ -146,6 +146,7 @@ class Reconciler:
         self._waiting: Mapping[str, Waiting] = {}
         self._rivals: dict[str, frozenset[str]] = {}
         self._bridges: dict[str, list[tuple[Bridge, Object]]] = {}
+        self._decoded: dict[str, tuple[Object, Bridge]] = {}
         self._owners: dict[str, str] = {}
         self._unsupported = ""
         self._asked = -float("inf")
@@ -240,11 +241,19 @@ class Reconciler:
 
     def _read_bridges(self) -> None:
         by_name: dict[str, list[tuple[Bridge, Object]]] = defaultdict(list)
+        # They are read for each name that is worked on, and few of them have changed.
+        former, self._decoded = self._decoded, {}
         for item in self._watcher.bridges():
+            name = item["metadata"]["name"]
+            known, bridge = former.get(name, (None, None))
             try:
-                by_name[resource_name_of(item)].append((decode_bridge(item), item))
+                if bridge is None or known is not item:
+                    bridge = decode_bridge(item)
             except BridgeError as error:
                 log.error("bridge left alone", error=str(error))  # noqa: TRY400 (no defect of ours)
+                continue
+            self._decoded[name] = item, bridge
+            by_name[resource_name_of(item)].append((bridge, item))
         self._bridges = dict(by_name)
         everything = [bridge for pairs in by_name.values() for bridge, _ in pairs]
         self._owners = owners_of(everything, self._watcher.classes())

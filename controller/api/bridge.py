@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from controller.api.names import DISCOVERED_LABEL, FORCE_DELETE_ANNOTATION, GROUP, VERSION, derived_class_name
+from dradriver import api
 from dradriver.kube import Object, Resource
 from dradriver.resource import parse_quantity
 
@@ -38,10 +39,10 @@ class BaseKeeping(StrEnum):
 
 
 class Sharing(StrEnum):
-    """Values of a device's attribute `sharing`; a device without it is not shared."""
+    """Values of a device's attribute `sharing`; a device without it is not shared. Ours are never `mps`."""
 
-    NONE = "none"
-    TIME_SLICING = "time-slicing"
+    NONE = api.Sharing.NONE
+    TIME_SLICING = api.Sharing.TIME_SLICING
     MPS = "mps"
 
 

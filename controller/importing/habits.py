@@ -93,8 +93,7 @@ def _foreign(world: World) -> Iterator[Gap]:
         yield Gap(
             what=f"{name}, which nodes allocate today, gets no bridge",
             why="it is not what their configuration makes: another plugin serves it, the plugin has other flags than "
-            "were "
-            "given, or it was not restarted since",
+            "were given, or it was not restarted since",
             todo="find out which, and plan again with the plugin's environment (--env)",
             weight=Weight.BREAKS,
             nodes=tuple(nodes),
@@ -162,8 +161,7 @@ def _closeness(world: World) -> Iterator[Gap]:
         [user for user in world.askers if any(count > 1 for count in user.total.values())],
         what="several GPUs of a pod are the first free ones, not those that lie closest together",
         why="the scheduler goes by the order of slices; what the device plugin prefers (NVLink, PCIe) has no "
-        "counterpart "
-        "for extended resources",
+        "counterpart for extended resources",
         todo="let such pods use a ResourceClaim with matchAttribute resource.kubernetes.io/pcieRoot or numaNode",
     )
 
